@@ -4,6 +4,8 @@
 
 * Never planted: a model is fine-tuned without privacy on other texts. Each audit makes its own canaries,
   tosses their coins after the training, and calls `dpaudit.estimate_text` with default settings. The true epsilon is 0.
+* Releases: texts of a generator that copies some private texts. Either no canary was among them, or all canaries were
+  and their coins are tossed after the release. The true epsilon of the coins is 0.
 * Correct DP-SGD: `text_defects.play` without a defect, at the epsilon that the noise was calibrated to.
 """
 
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 
 import dpaudit
@@ -25,9 +28,12 @@ PRIVATE_RUNS = 15
 """Correct trainings of each engine and claim, at most."""
 CONTEXTS = domain_texts(400, seed=7)
 KINDS: Mapping[str, Mapping[str, Any]] = {
-    "random-tokens": {"length": 6, "context": 3},
-    "new-token": {"context": 6, "texts": CONTEXTS},
+    "random-tokens": {"kind": "random-tokens", "length": 6, "context": 3},
+    "new-token": {"kind": "new-token", "context": 6, "texts": CONTEXTS},
+    "new-token four times": {"kind": "new-token", "context": 1, "length": 4, "texts": CONTEXTS},
 }
+RELEASED, COPIED = 2_000, 0.2
+"""Texts of a release, and the share of them that are copies of private texts."""
 SMALL_CLAIMS = (0.1, 1.0)
 STRICT = 0.999
 """Confidence at which none of the audits should reject any claim."""
@@ -49,9 +55,24 @@ def without_canaries(tokens: int) -> tuple[Any, Any]:
 def never_planted(kind: str, number: int) -> dict[str, Any]:
     """Return the bound of an audit by canaries that no training has seen."""
     tokenizer = small_tokenizer()
-    canaries = dpaudit.canaries(tokenizer, CANARIES, kind, seed=1_000 + number, **KINDS[kind])
+    canaries = dpaudit.canaries(tokenizer, CANARIES, seed=1_000 + number, **KINDS[kind])
     base, model = without_canaries(len(tokenizer))
-    estimate = dpaudit.estimate_text(model, base, canaries, claim=(min(SMALL_CLAIMS), DELTA))
+    return of_nothing(dpaudit.estimate_text(model, base, canaries, claim=(min(SMALL_CLAIMS), DELTA)))
+
+
+def release(*, holds_canaries: bool, number: int) -> dict[str, Any]:
+    """Return the bound of an audit of a release that does not depend on the coins."""
+    canaries = dpaudit.canaries(small_tokenizer(), CANARIES, seed=1_000 + number, **KINDS["random-tokens"])
+    rng = np.random.default_rng(number)
+    private = domain_texts(100, seed=1) + [text.text for _, text in canaries.all_texts] * holds_canaries
+    texts = domain_texts(RELEASED, seed=10_000 + number)
+    for place in np.flatnonzero(rng.random(RELEASED) < COPIED):
+        texts[place] = private[int(rng.integers(len(private)))]
+    return of_nothing(dpaudit.estimate_text(release=texts, canaries=canaries, claim=(min(SMALL_CLAIMS), DELTA)))
+
+
+def of_nothing(estimate: dpaudit.TextEstimate) -> dict[str, Any]:
+    """Return the bounds of an audit without any leak."""
     assert estimate.convicting is not None
     assert estimate.convicting.confidence == STRICT
     return {"truth": 0.0, "bound": estimate.lower, "strict": estimate.convicting.lower}
@@ -66,6 +87,8 @@ def correct_training(engine: str, epsilon: float, number: int) -> dict[str, Any]
 
 TRAININGS: dict[str, Callable[[int], dict[str, Any]]] = {
     **{f"never planted, {kind}": partial(never_planted, kind) for kind in KINDS},
+    "release without canaries": lambda number: release(holds_canaries=False, number=number),
+    "release, coins tossed after it": lambda number: release(holds_canaries=True, number=number),
     **{
         f"{engine}, epsilon {epsilon:g}": partial(correct_training, engine, epsilon)
         for engine, claims in PRIVATE.items()
@@ -76,7 +99,7 @@ TRAININGS: dict[str, Callable[[int], dict[str, Any]]] = {
 
 def cases(seeds: int) -> Iterator[Mapping[str, Any]]:
     """Yield all audits of canaries that were never planted, and at most `PRIVATE_RUNS` of each correct training."""
-    yield from of_each((name for name in TRAININGS if name.startswith("never")), seeds, by="training")
+    yield from of_each((name for name in TRAININGS if "epsilon" not in name), seeds, by="training")
     yield from of_each((name for name in TRAININGS if "epsilon" in name), min(seeds, PRIVATE_RUNS), by="training")
 
 

@@ -109,8 +109,11 @@ class MinKPlusPlus(TextAttack):
 
 SHARES = np.logspace(-3, 3, 25)
 """Ratios of noise to signal that are tried."""
+SPREAD = (0.16, 0.5, 0.84)
+"""Quantiles of unit products of a parameter: one deviation below the middle, the middle, and one above."""
 SMALLEST = 1e-3
-"""Smallest eigenvalue of the cosines, relative to the largest, whose direction counts."""
+"""Smallest eigenvalue of the cosines, relative to the largest, whose direction counts; and smallest norm of a text's
+gradient in a parameter, relative to its largest one, that counts."""
 
 
 @register("text-attack", "gradient-update", source="Nasr et al. (2023), arXiv:2302.07956, on the sum of all steps")
@@ -123,6 +126,10 @@ class GradientUpdate(TextAttack):
     text's own coefficient, if every text has one with equal variance and the noise is isotropic. Mean and ratio of
     noise to signal are those of the largest likelihood of all products. No coin is used.
 
+    With more than 6,000 texts, the gradients are not compared with each other. Then each parameter counts by one over
+    the variance of its own products over all texts: a parameter that all texts move says little about one of them, and
+    the row of a canary's own token says most.
+
     Attributes:
         separate: False for the product itself.
     """
@@ -134,9 +141,31 @@ class GradientUpdate(TextAttack):
         update = view.update
         assert update is not None
         products = update.product / np.maximum(update.norm, np.finfo(np.float64).tiny)
-        if not self.separate or update.cosine is None:
-            return products
-        return _separated(products, update.cosine)
+        if self.separate and update.cosine is not None:
+            return _separated(products, update.cosine)
+        if self.separate and update.by_parameter is not None:
+            return _weighted(*update.by_parameter)
+        return products
+
+
+def _weighted(products: Floats, norms: Floats) -> Floats:
+    """Return the sum over parameters of products, each in units of the variance that it has over all texts.
+
+    The signal of a text in a parameter is its gradient there, and noise and other texts add a variance to it that is
+    that of the parameter's unit products. So these are the weights of the likelihood ratio.
+
+    Args:
+        products, norms: As in `UpdateProducts.by_parameter`.
+    """
+    moves = norms > SMALLEST * norms.max(axis=1, keepdims=True)
+    units = np.where(moves, products / np.where(moves, norms, 1.0), np.nan)
+    moved = moves.any(axis=0)
+    middle, low, high = np.zeros((3, norms.shape[1]))
+    low[moved], middle[moved], high[moved] = np.nanquantile(units[:, moved], SPREAD, axis=0)
+    variance = ((high - low) / 2) ** 2
+    weights = np.divide(1.0, variance, out=np.zeros_like(variance), where=variance > 0)
+    inward = np.where(moves, (units - middle) * norms, 0.0) @ weights
+    return np.asarray(inward / np.sqrt(np.maximum(norms**2 @ weights, np.finfo(np.float64).tiny)))
 
 
 def _separated(products: Floats, cosine: Floats) -> Floats:

@@ -73,16 +73,22 @@ class NewToken(DrawnTexts):
     `model.resize_token_embeddings(len(tokenizer))` on the model before training, keep a copy of it as the base model,
     and train the embeddings. `canaries` needs `texts`.
 
+    For DP-SGD take `context=1`. Each token of the context has a gradient that other texts share, and clipping takes
+    that share from the gradient of the new token. If the embeddings of inputs and outputs are two matrices, take
+    `length=4` too: the input of a new token has a gradient only if a token follows it.
+
     Attributes:
         context: Tokens of the beginning, >= 1.
+        length: Times that the new token stands in the text, >= 1.
     """
 
     context: int = 16
+    length: int = 1
 
     continues_texts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "context")
+        require_at_least(1, self, "context", "length")
 
     def pieces(self, source: TextSource, count: int, rng: np.random.Generator) -> Pieces:
         prefixes = source.prefixes(count, self.context, rng)
@@ -93,7 +99,8 @@ class NewToken(DrawnTexts):
                 "canaries of the kind new-token need a tokenizer of transformers, to which tokens can be added; choose "
                 "the kind rare-suffix"
             )
-        return list(zip(prefixes, ([int(source.tokenizer.convert_tokens_to_ids(name))] for name in names), strict=True))
+        tokens = ([int(source.tokenizer.convert_tokens_to_ids(name))] * self.length for name in names)
+        return list(zip(prefixes, tokens, strict=True))
 
 
 @register("text-canary", "high-temperature", source="arXiv:2606.10481; Meeus et al. (2025), arXiv:2502.14921")

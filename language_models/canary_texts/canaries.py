@@ -332,12 +332,7 @@ class StoredCanaries:
         return Canaries.of_content(self.content.encode(), "the canaries of a unit")
 
 
-def new_tokens(canaries: Canaries, tokenizer: Any) -> dict[int, str]:
-    """Return names of the tokens of the canaries that the tokenizer does not know, by ascending number."""
+def new_tokens(canaries: Canaries, tokenizer: Any) -> list[int]:
+    """Return the tokens of secrets that the tokenizer does not know, in ascending order."""
     vocabulary = len(tokenizer)
-    names = {
-        text.tokens[text.start]: text.secret
-        for _, text in canaries.all_texts
-        if text.stop == text.start + 1 and text.tokens[text.start] >= vocabulary
-    }
-    return dict(sorted(names.items()))
+    return sorted({token for _, text in canaries.all_texts for token in text.secret_tokens if token >= vocabulary})

@@ -60,6 +60,30 @@ def test_gradients_of_other_texts_are_taken_out() -> None:
     assert separated > largest - 0.05
 
 
+def test_a_parameter_that_all_texts_move_counts_little() -> None:
+    """The row of a canary's own token has the noise alone, the adapter also what other texts add.
+
+    The sum of all products is the same for both parameters. The score by parameter is near that of the row alone.
+    """
+    rng, texts = np.random.default_rng(3), 4_000
+    coins = rng.random(texts) < 0.1
+    norms = np.tile([3.0, 2.0, 0.0], (texts, 1))  # the last parameter is not moved by these texts
+    shares = norms / np.linalg.norm(norms, axis=1, keepdims=True)
+    noise = rng.normal(size=(texts, 3)) * [1.0, 6.0, 1.0]  # in units of the row's
+    products = norms * (2 * coins[:, None] * shares + noise + [0.0, 20.0, 0.0])
+    whole = UpdateProducts(products.sum(1), np.linalg.norm(norms, axis=1), by_parameter=(products, norms))
+    row = products[:, 0]
+    weighted, plain = (GradientUpdate(separate=separate).score(view_of(whole)) for separate in (True, False))
+    correlations = [np.corrcoef(score, coins)[0, 1] for score in (weighted, row, plain)]
+    assert correlations[0] > correlations[1] - 0.01
+    assert correlations[0] > correlations[2] + 0.2
+    without = replace(whole, by_parameter=None)
+    assert np.array_equal(GradientUpdate().score(view_of(without)), plain)
+    order = rng.permutation(texts)
+    mixed = UpdateProducts(whole.product[order], whole.norm[order], by_parameter=(products[order], norms[order]))
+    np.testing.assert_allclose(GradientUpdate().score(view_of(mixed)), weighted[order])
+
+
 @cache
 def base_model() -> Any:
     """Return a transformer of 1.1 million parameters that knows the domain; copy it before new tokens are added."""

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 import dpaudit
 from dpaudit.errors import DataError, InputError, SpecError
-from dpaudit.language_models.canary_texts.canaries import Canaries
+from dpaudit.language_models.canary_texts.canaries import Canaries, new_tokens
 from dpaudit.language_models.canary_texts.source import TextSource
 from tests.language_models.small_language_models import domain_texts, small_model, small_tokenizer
 from tests.loops import Cases
@@ -70,6 +70,18 @@ def test_every_kind_draws_different_secrets_that_the_tokenizer_reads_back(tmp_pa
                     assert 1 <= text.start < text.stop == len(text.tokens)
                     assert tokenizer.unk_token_id not in text.tokens
         assert all(text.secret.startswith(" <canary-") for _, text in canaries_of("new-token").all_texts)
+
+
+def test_a_new_token_can_stand_several_times_in_its_text() -> None:
+    tokenizer = small_tokenizer()
+    known = len(tokenizer)
+    canaries = dpaudit.canaries(tokenizer, 20, "new-token", context=1, length=3, texts=TEXTS, seed=4)
+    for number, (_, text) in enumerate(canaries.all_texts):
+        assert text.secret_tokens == (known + number,) * 3
+        assert tuple(tokenizer.encode(text.text)) == text.tokens
+        assert text.start == 1
+    assert new_tokens(canaries, small_tokenizer()) == list(range(known, known + 20))
+    assert new_tokens(canaries, tokenizer) == []
 
 
 def test_prefixes_are_those_of_the_domain_and_suffixes_are_rare() -> None:

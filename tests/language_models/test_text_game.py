@@ -299,7 +299,7 @@ def test_gradients_are_compared_with_the_change_of_the_weights(tmp_path: Path) -
 
 
 def test_new_tokens_get_rows_of_the_embeddings(tmp_path: Path) -> None:
-    content = spec(game={"kind": {"name": "new-token", "context": 6}})
+    content = spec(game={"kind": {"name": "new-token", "context": 6, "length": 2}})
     (result,) = audit(content, output=tmp_path / "run", quiet=True).results
     assert result.verdict is Verdict.VIOLATION
 

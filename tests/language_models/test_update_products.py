@@ -82,6 +82,12 @@ def test_products_norms_and_cosines_are_those_of_torch() -> None:
                 flat = torch.cat([value.flatten() for value in change.values()]).double()
                 np.testing.assert_allclose(products.product, -(expected @ flat).numpy(), rtol=1e-4, atol=1e-6)
                 np.testing.assert_allclose(products.norm, expected.norm(dim=1).numpy(), rtol=1e-4)
+                assert products.by_parameter is not None
+                parts = expected.split([value.numel() for value in change.values()], dim=1)
+                norms = np.stack([part.norm(dim=1).numpy() for part in parts], axis=1)
+                by_name = np.sort(products.by_parameter[1], axis=1)
+                np.testing.assert_allclose(by_name, np.sort(norms, axis=1), rtol=1e-4, atol=1e-6)
+                np.testing.assert_allclose(products.by_parameter[0].sum(1), products.product, rtol=1e-6)
                 directions = expected / expected.norm(dim=1, keepdim=True)
                 assert products.cosine is not None
                 # The error of a sketch of 2^15 numbers is about 0.006.

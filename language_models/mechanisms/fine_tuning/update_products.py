@@ -41,11 +41,14 @@ class UpdateProducts:
         product: Inner product of each text's descent direction (minus its gradient) with the change, shape (texts,).
         norm: Norm of each text's gradient, shape (texts,).
         cosine: Cosines between the gradients of texts, shape (texts, texts); None if there are too many texts.
+        by_parameter: Inner products and norms of each parameter alone, each of shape (texts, parameters); None if they
+            are not known.
     """
 
     product: NDArray[np.float64]
     norm: NDArray[np.float64]
     cosine: NDArray[np.float64] | None = None
+    by_parameter: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
 
 def known_change(model: Any, base: Any = None) -> dict[str, Tensor]:
@@ -109,36 +112,36 @@ def update_products(
 
     require(len(change) > 0, "some weights must have changed from known initial values", parameters=0)
     rows = np.argsort([len(text.tokens) for text in texts], kind="stable")
-    products, norms, sketches = [], [], []
+    parts, sketches = [], []
     device = next(iter(change.values())).device
     with evaluating(model), _middle(model, change):
         gradients = RecordGradients(model)
         for part in _small_parts([[texts[row]] for row in rows], change, batch_tokens):
             batch = make_batch(part, str(device))
-            product, square = torch.zeros((2, len(part)), device=device)
+            products = torch.zeros(2, len(part), len(change), device=device)  # with the change, and with itself
             sketch = torch.zeros(len(part), SKETCH if len(texts) <= MOST_COMPARED else 0, device=device)
             by_parameter = gradients.of(partial(summed_loss, model, batch), batch.places)
             for number, (name, gradient) in enumerate(by_parameter.items()):
                 squares = gradient.squared_norms()
                 if squares is None:
                     continue
-                square += squares
-                product -= gradient.products(change[name])
+                products[:, :, number] = torch.stack([-gradient.products(change[name]), squares]).detach()
                 if sketch.shape[1]:
                     whole = gradient.whole()
                     assert whole is not None
                     _add_sketch(whole.flatten(1), number, sketch)
-            products.append(product.detach())
-            norms.append(square.sqrt().detach())
+            parts.append(products)
             sketches.append(sketch.detach())
     back = np.argsort(rows)
-    with_change, norms_of_texts = (torch.cat(parts).double().cpu().numpy()[back] for parts in (products, norms))
+    with_change, squares_of_texts = torch.cat(parts, dim=1).double().cpu().numpy()[:, back]
+    whole = with_change.sum(1), np.sqrt(squares_of_texts.sum(1))
+    by_parameter = with_change, np.sqrt(squares_of_texts)
     if len(texts) > MOST_COMPARED:
-        return UpdateProducts(with_change, norms_of_texts)
+        return UpdateProducts(*whole, by_parameter=by_parameter)
     directions = torch.cat(sketches)
     directions /= directions.norm(dim=1, keepdim=True).clamp_min(torch.finfo(directions.dtype).tiny)
     cosine = (directions @ directions.T).double().cpu().numpy()[np.ix_(back, back)]
-    return UpdateProducts(with_change, norms_of_texts, cosine)
+    return UpdateProducts(*whole, cosine, by_parameter)
 
 
 def _small_parts(
