@@ -109,6 +109,8 @@ class MinKPlusPlus(TextAttack):
 
 SHARES = np.logspace(-3, 3, 25)
 """Ratios of noise to signal that are tried."""
+ORTHOGONAL = 1.0
+"""Sum of a text's squared cosines with all others, on average, below which they disturb it less than its own signal."""
 SPREAD = (0.16, 0.5, 0.84)
 """Quantiles of unit products of a parameter: one deviation below the middle, the middle, and one above."""
 SMALLEST = 1e-3
@@ -126,9 +128,10 @@ class GradientUpdate(TextAttack):
     text's own coefficient, if every text has one with equal variance and the noise is isotropic. Mean and ratio of
     noise to signal are those of the largest likelihood of all products. No coin is used.
 
-    With more than 6,000 texts, the gradients are not compared with each other. Then each parameter counts by one over
-    the variance of its own products over all texts: a parameter that all texts move says little about one of them, and
-    the row of a canary's own token says most.
+    If the gradients are nearly orthogonal, as those of new tokens are, or if there are more than 6,000 texts, which are
+    not compared with each other, texts that are no canaries disturb most. Then each parameter counts by one over the
+    variance of its own products over all texts: a parameter that all texts move says little about one of them, and the
+    row of a canary's own token says most.
 
     Attributes:
         separate: False for the product itself.
@@ -141,11 +144,12 @@ class GradientUpdate(TextAttack):
         update = view.update
         assert update is not None
         products = update.product / np.maximum(update.norm, np.finfo(np.float64).tiny)
-        if self.separate and update.cosine is not None:
-            return _separated(products, update.cosine)
-        if self.separate and update.by_parameter is not None:
+        if not self.separate:
+            return products
+        overlap = 0.0 if update.cosine is None else float((update.cosine**2).sum() / len(products)) - 1
+        if update.by_parameter is not None and overlap < ORTHOGONAL:
             return _weighted(*update.by_parameter)
-        return products
+        return products if update.cosine is None else _separated(products, update.cosine)
 
 
 def _weighted(products: Floats, norms: Floats) -> Floats:

@@ -71,7 +71,7 @@ def test_a_parameter_that_all_texts_move_counts_little() -> None:
     shares = norms / np.linalg.norm(norms, axis=1, keepdims=True)
     noise = rng.normal(size=(texts, 3)) * [1.0, 6.0, 1.0]  # in units of the row's
     products = norms * (2 * coins[:, None] * shares + noise + [0.0, 20.0, 0.0])
-    whole = UpdateProducts(products.sum(1), np.linalg.norm(norms, axis=1), by_parameter=(products, norms))
+    whole = UpdateProducts(products.sum(1), np.linalg.norm(norms, axis=1), by_parameter=np.stack([products, norms]))
     row = products[:, 0]
     weighted, plain = (GradientUpdate(separate=separate).score(view_of(whole)) for separate in (True, False))
     correlations = [np.corrcoef(score, coins)[0, 1] for score in (weighted, row, plain)]
@@ -80,8 +80,16 @@ def test_a_parameter_that_all_texts_move_counts_little() -> None:
     without = replace(whole, by_parameter=None)
     assert np.array_equal(GradientUpdate().score(view_of(without)), plain)
     order = rng.permutation(texts)
-    mixed = UpdateProducts(whole.product[order], whole.norm[order], by_parameter=(products[order], norms[order]))
+    mixed = UpdateProducts(whole.product[order], whole.norm[order], by_parameter=np.stack([products, norms])[:, order])
     np.testing.assert_allclose(GradientUpdate().score(view_of(mixed)), weighted[order])
+    few = UpdateProducts(
+        whole.product[:300], whole.norm[:300], np.eye(300), by_parameter=np.stack([products, norms])[:, :300]
+    )
+    by_parameter = GradientUpdate().score(view_of(replace(few, cosine=None)))
+    assert np.array_equal(GradientUpdate().score(view_of(few)), by_parameter)  # nothing to take out
+    overlapping = replace(few, cosine=0.5 * np.eye(300) + 0.5)
+    separated = GradientUpdate().score(view_of(replace(overlapping, by_parameter=None)))
+    assert np.array_equal(GradientUpdate().score(view_of(overlapping)), separated)
 
 
 @cache

@@ -41,14 +41,14 @@ class UpdateProducts:
         product: Inner product of each text's descent direction (minus its gradient) with the change, shape (texts,).
         norm: Norm of each text's gradient, shape (texts,).
         cosine: Cosines between the gradients of texts, shape (texts, texts); None if there are too many texts.
-        by_parameter: Inner products and norms of each parameter alone, each of shape (texts, parameters); None if they
-            are not known.
+        by_parameter: Inner products and norms of each parameter alone, shape (2, texts, parameters); None if they are
+            not known.
     """
 
     product: NDArray[np.float64]
     norm: NDArray[np.float64]
     cosine: NDArray[np.float64] | None = None
-    by_parameter: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    by_parameter: NDArray[np.float64] | None = None
 
 
 def known_change(model: Any, base: Any = None) -> dict[str, Tensor]:
@@ -135,7 +135,7 @@ def update_products(
     back = np.argsort(rows)
     with_change, squares_of_texts = torch.cat(parts, dim=1).double().cpu().numpy()[:, back]
     whole = with_change.sum(1), np.sqrt(squares_of_texts.sum(1))
-    by_parameter = with_change, np.sqrt(squares_of_texts)
+    by_parameter = np.stack([with_change, np.sqrt(squares_of_texts)])
     if len(texts) > MOST_COMPARED:
         return UpdateProducts(*whole, by_parameter=by_parameter)
     directions = torch.cat(sketches)
