@@ -74,13 +74,13 @@ def test_every_kind_draws_different_secrets_that_the_tokenizer_reads_back(tmp_pa
 
 def test_a_new_token_can_stand_several_times_in_its_text() -> None:
     tokenizer = small_tokenizer()
-    known = len(tokenizer)
+    vocabulary = len(tokenizer)
     canaries = dpaudit.canaries(tokenizer, 20, "new-token", context=1, length=3, texts=TEXTS, seed=4)
     for number, (_, text) in enumerate(canaries.all_texts):
-        assert text.secret_tokens == (known + number,) * 3
+        assert text.secret_tokens == (vocabulary + number,) * 3
         assert tuple(tokenizer.encode(text.text)) == text.tokens
         assert text.start == 1
-    assert new_tokens(canaries, small_tokenizer()) == list(range(known, known + 20))
+    assert new_tokens(canaries, small_tokenizer()) == list(range(vocabulary, vocabulary + 20))
     assert new_tokens(canaries, tokenizer) == []
 
 
