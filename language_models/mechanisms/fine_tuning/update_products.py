@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -134,14 +134,17 @@ def update_products(
             sketches.append(sketch.detach())
     back = np.argsort(rows)
     with_change, squares_of_texts = torch.cat(parts, dim=1).double().cpu().numpy()[:, back]
-    whole = with_change.sum(1), np.sqrt(squares_of_texts.sum(1))
-    by_parameter = np.stack([with_change, np.sqrt(squares_of_texts)])
+    result = UpdateProducts(
+        with_change.sum(1),
+        np.sqrt(squares_of_texts.sum(1)),
+        by_parameter=np.stack([with_change, np.sqrt(squares_of_texts)]),
+    )
     if len(texts) > MOST_COMPARED:
-        return UpdateProducts(*whole, by_parameter=by_parameter)
+        return result
     directions = torch.cat(sketches)
     directions /= directions.norm(dim=1, keepdim=True).clamp_min(torch.finfo(directions.dtype).tiny)
     cosine = (directions @ directions.T).double().cpu().numpy()[np.ix_(back, back)]
-    return UpdateProducts(*whole, cosine, by_parameter)
+    return replace(result, cosine=cosine)
 
 
 def _small_parts(
