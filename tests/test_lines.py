@@ -11,7 +11,7 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4676,
-    "benchmarks": 8501,
+    "benchmarks": 8728,
     "cluster": 496,
     "dpaudit": 3522,
     "engine": 194,
@@ -31,13 +31,13 @@ LIMITS = {
     "estimators": 11108,
     "examples": 1008,
     "language_models": 1,
-    "language_models/attacks": 202,
-    "language_models/canary_kinds": 202,
-    "language_models/canary_texts": 1699,
+    "language_models/attacks": 235,
+    "language_models/canary_kinds": 209,
+    "language_models/canary_texts": 1694,
     "language_models/data": 112,
     "language_models/front_door": 1297,
     "language_models/games": 641,
-    "language_models/mechanisms": 3020,
+    "language_models/mechanisms": 3026,
     "mechanisms": 14253,
     "papers": 6597,
     "synthetic_tables": 1,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1312,
     "synthetic_tables/games": 3065,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 74339,
+    "tests": 74389,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
