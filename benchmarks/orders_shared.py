@@ -5,6 +5,9 @@
 FOLDER holds the census data (adult.data and adult.test); rows made by `synthetic_defects` stand in without it. Each
 generator gives away its 2,000 training rows in another way. The best attack alone is chosen afterwards, so that its
 bound is no valid one: it is what a reader who knew the attack beforehand would have shown.
+
+Further rows: how often all orders together reject the exact epsilon, for coins of pairs and for independent ones; and
+the bound from scores that tell all canaries apart, below the maximum of exact guesses with all of the error.
 """
 
 from __future__ import annotations
@@ -16,15 +19,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
 from benchmarks.campaign import campaign, of_each
 from benchmarks.synthetic_defects import Rng, Split, jittered, leaf_trees, made_split, read_adult, split_of
+from dpaudit import estimate
 from dpaudit.engine.attacks.guess_order import learned_order, signed_tail_rank
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
+from dpaudit.language_models.canary_texts.view import order_of_all
 from dpaudit.synthetic_tables.front_door.auditing import attack_features
 from dpaudit.synthetic_tables.games.columns import read_as
 from dpaudit.synthetic_tables.games.pairs import PairedTables, PairFeatures, paired
+from tests.engine.test_shared_orders import game, ours, rejects
 
 ROWS = 2_000
 CONFIDENCES = {"95 %": 0.95, "99.9 %": 0.999}
@@ -148,7 +155,32 @@ def bound(scores: Scores, confidence: float) -> float:
     return float(estimator.bound([estimator.tally(scores)]).lower)
 
 
-def run(leak: str, seed: int, data: str) -> dict[str, Any]:
+def run(
+    seed: int, data: str, leak: str = "", coins: str = "", epsilon: float = 0.0, canaries: int = 0
+) -> dict[str, Any]:
+    """Return bounds of one table, rejections of `GAMES` games at the truth, or bounds of scores that tell all."""
+    if leak:
+        return bounds_of_table(leak, seed, data)
+    rng = np.random.default_rng([seed, int(epsilon), canaries, len(coins)])
+    if coins:
+        paired_coins = coins == "of pairs"
+        games = (game(60, epsilon, rng, paired=paired_coins) for _ in range(GAMES))
+        return {"rejected": sum(rejects(ours(*each), epsilon) for each in games)}
+    members = rng.random(canaries) < 0.5
+    telling = 10.0 * members + rng.normal(size=canaries)
+    others = {name: rng.normal(size=canaries) + strength * members for name, strength in OTHERS.items()}
+    texts = order_of_all({**others, "telling": telling}, members)
+    maximum = float(special.logit(0.05 ** (1 / canaries)))
+    return {"estimate": maximum - estimate(telling, members).lower, "texts": maximum - bound(texts, 0.95)}
+
+
+GAMES = 100
+"""Games of a run at the truth."""
+OTHERS = {"nothing": 0.0, "a little": 1.0, "nothing more": 0.0}
+"""Strengths of the other attacks, in deviations, next to the one that tells all canaries apart."""
+
+
+def bounds_of_table(leak: str, seed: int, data: str) -> dict[str, Any]:
     """Return the bounds of one table by each order of guesses, at both confidences."""
     pairs, attacks = attacked(leak, seed, data)
     coins, everything = pairs.first_trained, np.ones(pairs.pairs, np.bool_)
@@ -168,17 +200,31 @@ def run(leak: str, seed: int, data: str) -> dict[str, Any]:
 
 
 def cases(seeds: int, **_: str) -> Iterator[Mapping[str, Any]]:
-    """Yield leak and seed of each table."""
-    return of_each(LEAKS, seeds, by="leak")
+    """Yield leak and seed of each table; and five runs of each game at the truth and of scores that tell all."""
+    yield from of_each(LEAKS, seeds, by="leak")
+    for seed in range(5):
+        yield from ({"canaries": canaries, "seed": seed} for canaries in (50, 100, 200, 400, 1_000))
+        for coins in ("of pairs", "independent"):
+            yield from ({"coins": coins, "epsilon": epsilon, "seed": seed} for epsilon in (0.0, 1.0, 3.0))
 
 
 def groups(line: Mapping[str, Any]) -> list[tuple[dict[str, str], Mapping[str, Any]]]:
-    """Return the row of a leak, and that of all leaks together."""
+    """Return the row of a run; a leak counts among all leaks too."""
+    if "coins" in line:
+        return [({"coins": line["coins"], "epsilon": f"{line['epsilon']:g}"}, line)]
+    if "canaries" in line:
+        return [({"scores": "tell all canaries apart", "canaries": f"{line['canaries']:,}"}, line)]
     return [({"leak": line["leak"]}, line), ({"leak": "all of these, mean"}, line)]
 
 
 def columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the mean bounds, and the mean share of the best attack alone that the shared orders reach."""
+    """Return the mean bounds, and the mean share of the best attack alone that the shared orders reach; or rates."""
+    if "coins" in lines[0]:
+        rejected, games = sum(line["rejected"] for line in lines), GAMES * len(lines)
+        return {"exact epsilon rejected at 5 %": f"{rejected} of {games:,}"}
+    if "canaries" in lines[0]:
+        names = {"estimate": "estimate, below the maximum", "texts": "order of text audits, below the maximum"}
+        return {words: f"{max(line[name] for line in lines):.2f} at most" for name, words in names.items()}
     values = {}
     for at in CONFIDENCES:
         for name in ("learned", "best alone", "shared"):

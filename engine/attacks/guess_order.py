@@ -129,6 +129,7 @@ def order_of_attacks(
     coins: NDArray[np.bool_],
     *,
     alone: Sequence[int] = (),
+    slots: int = 0,
     revealed: float = REVEALED,
     guessed: NDArray[np.bool_] | None = None,
 ) -> SharedOrders:
@@ -149,6 +150,8 @@ def order_of_attacks(
         summed: Columns of `opinions` whose sum is the score of all attacks together.
         features, coins: As in `learned_order`.
         alone: Columns of `opinions` that also guess alone. Choose them without coins.
+        slots: Number of orders alone among which half of the error is shared, if some may be missing: at delta > 0 the
+            shares must not depend on what was released, so that those of missing orders are lost.
         revealed: Share of the canaries whose coins are revealed before the learned order begins, in [0, 1). It may
             depend on the opinions, never on coins.
         guessed: Mask of the canaries to guess, shape (canaries,), which must not depend on coins; the coins of the
@@ -161,8 +164,10 @@ def order_of_attacks(
     learned = learned_order(experts, features, coins, guessed=~revealed_first(rows, coins.size, revealed))
     score = np.zeros(coins.size)
     score[learned.canary] = learned.score
-    further = np.column_stack([signed_places(experts[rows, column]) for column in alone]) if len(alone) else None
-    return SharedOrders(score[rows], coins[rows], canary=rows, further=further)
+    further = np.zeros((rows.size, max(slots, len(alone))))  # a canary of value 0 is not guessed
+    for place, column in enumerate(alone):
+        further[:, place] = signed_places(experts[rows, column])
+    return SharedOrders(score[rows], coins[rows], canary=rows, further=further if further.shape[1] else None)
 
 
 def revealed_first(guessed: Ints, canaries: int, share: float) -> NDArray[np.bool_]:

@@ -222,7 +222,7 @@ def synthetic(
     features, failures = attack_features(pairs, timed)
     of_views, failed = timed("attacks on views", lambda: view_features(pairs, views, features))
     failures += failed
-    standard = len(features) + min(1, len(of_views))  # the first view has the largest surplus, which no coin decides
+    standard = len(features) + 1  # the first view has the largest surplus, which no coin decides
     features |= of_views
     own_scores = {name: values[:, 0] for name, values in features.items()}
     exchanges = exchanged(pairs, own_scores)

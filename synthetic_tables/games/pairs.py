@@ -220,12 +220,14 @@ class PairFeatures:
             (pairs, features).
         summed: Columns of the scores that each attack gives by itself.
         alone: Columns of `opinions` that guess in orders of their own, next to the learned order.
+        slots: Number of orders alone that share half of the error, >= that of `alone`.
         learned: Differences of tail ranks, for the model, shape (pairs, k).
     """
 
     opinions: Floats
     summed: tuple[int, ...]
     alone: tuple[int, ...]
+    slots: int
     learned: Floats
 
     @classmethod
@@ -237,18 +239,22 @@ class PairFeatures:
                 attack's own score. Larger values mean that a row is more likely trained on. The first attack is
                 followed before any coin is revealed.
             standard: Number of attacks, the first ones, whose own scores also guess alone and share half of the error
-                evenly; the others enter the learned order only, which has the other half. None for all attacks.
+                evenly; the others enter the learned order only, which has the other half. None for all attacks. The
+                number must not depend on what was released: the shares of attacks that are missing are lost.
         """
         features = np.concatenate(attacks, axis=1)
         columns = np.cumsum([0, *(attack.shape[1] for attack in attacks[:-1])])
         learned = differences(paired, tails(features))
         opinions = differences(paired, outliers(features))[:, : features.shape[1]]
         attack_scores = tuple(columns.tolist())
-        return cls(opinions, attack_scores, attack_scores[:standard], learned[:, learned.any(axis=0)])
+        slots = len(attacks) if standard is None else standard
+        return cls(opinions, attack_scores, attack_scores[:slots], slots, learned[:, learned.any(axis=0)])
 
     def order(self, coins: NDArray[np.bool_], guessed: NDArray[np.bool_]) -> SharedOrders:
         """Return predictable orders of guesses of some pairs, which share the error; coins of the others are known."""
-        return order_of_attacks(self.opinions, self.summed, self.learned, coins, alone=self.alone, guessed=guessed)
+        return order_of_attacks(
+            self.opinions, self.summed, self.learned, coins, alone=self.alone, slots=self.slots, guessed=guessed
+        )
 
 
 def differences(paired: PairedTables, row_values: Floats) -> Floats:
