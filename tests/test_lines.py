@@ -11,12 +11,12 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4676,
-    "benchmarks": 8728,
+    "benchmarks": 8774,
     "cluster": 496,
     "dpaudit": 3522,
     "engine": 194,
     "engine/answer": 4200,
-    "engine/attacks": 1181,
+    "engine/attacks": 1186,
     "engine/cli": 2143,
     "engine/data": 3602,
     "engine/estimate": 1366,
@@ -43,7 +43,7 @@ LIMITS = {
     "synthetic_tables": 1,
     "synthetic_tables/attacks": 461,
     "synthetic_tables/front_door": 1312,
-    "synthetic_tables/games": 3065,
+    "synthetic_tables/games": 3071,
     "synthetic_tables/mechanisms": 1101,
     "tests": 74389,
     "tools": 1305,
