@@ -10,6 +10,7 @@ import importlib
 import io
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from dpaudit import load_spec
+from dpaudit import Verdict, load_spec
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.names import spec_schema
 from dpaudit.engine.cli.pytest_plugin import DpAudit
@@ -43,7 +44,11 @@ ELSEWHERE = {
     "docs/quickstart.md": "tests/engine/test_quickstart.py",
     "docs/reference/estimators.md": "tests/engine/test_documented.py",
 }
-HERE = ("docs/guides/functions.md", "docs/guides/ml-audit.md", "docs/guides/sweeps.md")
+LOCAL = "docs/guides/local-protocols.md"
+HERE = ("docs/guides/functions.md", LOCAL, "docs/guides/ml-audit.md", "docs/guides/sweeps.md")
+BY_DAY = ("grr",)
+"""Protocols of the guide that are audited by day, in seconds each."""
+PROTOCOLS = ("grr", "unary", "olh", "subset", "hadamard", "rappor", "permanent_answers", "shuffled")
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,26 @@ def test_the_functions_of_the_guide_are_refuted(tmp_path: Path, monkeypatch: pyt
         importlib.import_module(checks)
     with pytest.raises(VerdictError, match="VIOLATION"):
         importlib.import_module("test_noisy").test_total_age(DpAudit(0.001, 0, tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in PROTOCOLS]
+)
+def test_a_local_protocol_passes_and_its_mistake_does_not(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page gives these verdicts; the check has the seed 0, as there."""
+    write_files(LOCAL, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("local_protocols", "audit_local"):
+        sys.modules.pop(module, None)
+    guide = importlib.import_module("audit_local")
+    assert [protocol.__name__ for protocol in guide.MISTAKES] == list(PROTOCOLS)
+    passed, mistaken = guide.verdicts(getattr(guide, name))
+    assert passed is Verdict.NO_VIOLATION
+    assert mistaken is Verdict.VIOLATION
 
 
 def test_the_poisoning_of_the_guide_flips_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
