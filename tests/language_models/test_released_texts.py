@@ -93,7 +93,7 @@ def test_a_generator_that_never_saw_the_canaries_shows_nothing() -> None:
 
 def test_other_texts_as_base_and_a_file(tmp_path: Path) -> None:
     canaries, rng = secrets(2), np.random.default_rng(1)
-    texts = copying(canaries.into(PRIVATE), 3_000, 0.1, rng)
+    texts = copying(canaries.into(PRIVATE), 3_000, 0.3, rng)
     path = tmp_path / "release.jsonl"
     path.write_text("\n".join(json.dumps({"text": text}) for text in texts), encoding="utf-8")
     result = dpaudit.estimate_text(None, domain_texts(500, seed=9), canaries, release=path, claim=CLAIM, by="length")
