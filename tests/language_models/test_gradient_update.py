@@ -8,8 +8,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.random import SeedSequence
+from scipy.stats import rankdata
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import dpaudit
@@ -93,7 +95,7 @@ def test_a_parameter_that_all_texts_move_counts_little() -> None:
 
 
 @cache
-def base_model() -> Any:
+def base_model(is_tied: bool = True) -> Any:
     """Return a transformer of 1.1 million parameters that knows the domain; copy it before new tokens are added."""
     torch.set_num_threads(1)
     tokenizer = small_tokenizer()
@@ -106,14 +108,16 @@ def base_model() -> Any:
             num_hidden_layers=4,
             num_attention_heads=4,
             max_position_embeddings=128,
-            tie_word_embeddings=True,
+            tie_word_embeddings=is_tied,
         )
         return trained(LlamaForCausalLM(config), tokenizer, domain_texts(200, seed=9), epochs=4)
 
 
-def lora_audit(canaries: Canaries, tokenizer: Any, settings: LoraFineTuning, attack: str) -> dpaudit.TextEstimate:
+def lora_audit(
+    canaries: Canaries, tokenizer: Any, settings: LoraFineTuning, attack: str, *, is_tied: bool = True
+) -> dpaudit.TextEstimate:
     """Return the audit of a LoRA fine-tuning of a transformer of 1.1 million parameters."""
-    base = copy.deepcopy(base_model())
+    base = copy.deepcopy(base_model(is_tied))
     assert sum(value.numel() for value in base.parameters()) > 1e6
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -129,6 +133,27 @@ def lora_audit(canaries: Canaries, tokenizer: Any, settings: LoraFineTuning, att
 
 def new_token_canaries(tokenizer: Any, count: int) -> Canaries:
     return dpaudit.canaries(tokenizer, count, texts=domain_texts(400, seed=2), context=4, seed=11)
+
+
+@pytest.mark.nightly
+def test_without_tied_embeddings_a_new_token_must_be_followed_by_one() -> None:
+    """The input of a token at the end of a text has no gradient. DP-SGD then hides it; the ideal AUC is 0.88.
+
+    The standard error of an AUC is about 0.02.
+    """
+    settings = LoraFineTuning(
+        epsilon=8.0, delta=1e-5, epochs=4, batch_size=10**6, learning_rate=0.3, optimizer="sgd", accountant="pld"
+    )
+    areas = []
+    for length in (1, 4):
+        tokenizer = small_tokenizer()
+        texts = domain_texts(300, seed=2)
+        canaries = dpaudit.canaries(tokenizer, 300, texts=texts, context=1, length=length, seed=12)
+        score = lora_audit(canaries, tokenizer, settings, "gradient-update", is_tied=False).attack_scores
+        ranks = rankdata(score["gradient-update"])[canaries.planted]
+        areas.append((ranks.mean() - (ranks.size + 1) / 2) / (len(canaries) - ranks.size))
+    assert areas[0] < 0.65
+    assert areas[1] > 0.77
 
 
 def test_lora_without_privacy_shows_most_of_what_can_be_shown() -> None:
