@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1312,
     "synthetic_tables/games": 3071,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 74414,
+    "tests": 74439,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
