@@ -49,6 +49,8 @@ LARGEST_RATIO = 1_000.0
 """Ratio of distances beyond which evidence does not grow."""
 CHANCE = 0.03
 """Distance that counts as none, as a share of the median distance to the nearest real row."""
+TELLING = 0.02
+"""Share of real rows that have most evidence by chance."""
 OVERLAP = 0.3
 """Share of the smaller of two ranges of numbers that must be common, for differences and ratios to be taken."""
 LIKE_SIZE = 0.1
@@ -243,8 +245,15 @@ def nearness_surplus(synthetic: Floats, real: Floats, pair: Ints, first_pairs: i
         return -np.inf
     evidence = nearness_evidence(synthetic, real, pair, first_pairs)
     usual = nearness_evidence(real[played], real[~played], pair[~played], 2 * first_pairs)
+    sizes = 1 / evidence.size + 1 / usual.size
     deviation = np.sqrt(evidence.var() / evidence.size + usual.var() / usual.size)
-    return float((evidence.mean() - usual.mean()) / max(deviation, 1e-9))
+    usually = float(np.quantile(usual, 1 - TELLING))
+    on_average = (evidence.mean() - usual.mean()) / max(deviation, 1e-9)
+    # A leak of few rows moves the mean less than the share of rows with much evidence.
+    of_few = (float(np.mean(evidence > usually)) - max(TELLING, float(np.mean(usual > usually)))) / np.sqrt(
+        TELLING * sizes
+    )
+    return float(max(on_average, of_few))
 
 
 def nearness_evidence(synthetic: Floats, real: Floats, pair: Ints, first: int) -> Floats:

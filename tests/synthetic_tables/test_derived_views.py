@@ -13,7 +13,13 @@ from scipy.sparse import csr_array
 from dpaudit.synthetic_tables.attacks.texts import most_shared, shared_words
 from dpaudit.synthetic_tables.front_door.auditing import view_features
 from dpaudit.synthetic_tables.games.columns import encoded
-from dpaudit.synthetic_tables.games.derived import derived_views, nearness_evidence, nearness_surplus, on_the_real_scale
+from dpaudit.synthetic_tables.games.derived import (
+    SURPLUS,
+    derived_views,
+    nearness_evidence,
+    nearness_surplus,
+    on_the_real_scale,
+)
 from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired
 from dpaudit.synthetic_tables.games.split_control import split_control
 
@@ -231,3 +237,13 @@ def test_files_that_differ_in_a_computed_column_are_called_not_random() -> None:
         assert split_control(pairs, seed=0).doubt == ""
         doubt = split_control(pairs, seed=0, views=[replace(pairs.view, real=lengths)]).doubt
         assert doubt == "" if is_random else "ended - start" in doubt
+
+
+def test_a_leak_of_few_rows_is_found_by_those_with_much_evidence() -> None:
+    """One row in eight is copied, which hardly moves the mean of all rows."""
+    rng = np.random.default_rng(7)
+    real, fresh, pair = rng.gamma(2, 90_000, (2_000, 1)), rng.gamma(2, 90_000, (1_000, 1)), np.tile(np.arange(1_000), 2)
+    leaking = fresh.copy()
+    leaking[:125] = real[:125]
+    assert nearness_surplus(leaking / 1e5, real / 1e5, pair, 1_000) > SURPLUS
+    assert nearness_surplus(fresh / 1e5, real / 1e5, pair, 1_000) < SURPLUS
