@@ -43,9 +43,9 @@ LIMITS = {
     "synthetic_tables": 1,
     "synthetic_tables/attacks": 461,
     "synthetic_tables/front_door": 1312,
-    "synthetic_tables/games": 3071,
+    "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 74439,
+    "tests": 74455,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
