@@ -200,9 +200,9 @@ def bounds_of_table(leak: str, seed: int, data: str) -> dict[str, Any]:
 
 
 def cases(seeds: int, **_: str) -> Iterator[Mapping[str, Any]]:
-    """Yield leak and seed of each table; and five runs of each game at the truth and of scores that tell all."""
+    """Yield leak and seed of each table; and twenty runs of each game at the truth and of scores that tell all."""
     yield from of_each(LEAKS, seeds, by="leak")
-    for seed in range(5):
+    for seed in range(20):
         yield from ({"canaries": canaries, "seed": seed} for canaries in (50, 100, 200, 400, 1_000))
         for coins in ("of pairs", "independent"):
             yield from ({"coins": coins, "epsilon": epsilon, "seed": seed} for epsilon in (0.0, 1.0, 3.0))

@@ -42,7 +42,7 @@ sides over its width.
 """
 SHARES, OUTLIER_SHARES = (0.5, 0.3, 0.2), (0.94, 0.04, 0.02)
 """Shares of the error for both tails, members alone and non-members alone."""
-NEAR_MIDDLE = 3.0
+NEAR_MIDDLE = 4.0
 """Standard deviations of the number of heads of fair coins that are near the middle rank."""
 CLEAR_GAP = 0.1
 """Smallest gap that is clear, in units of the distance between the 20 % and the 80 % quantile."""
