@@ -41,6 +41,7 @@ ELSEWHERE = {
     "docs/guides/language-models.md": "tests/language_models/test_estimate_text.py",
     "docs/tutorials/lora.md": "tests/language_models/test_tutorial.py",
     "docs/guides/python.md": "tests/engine/test_python_page.py",
+    "docs/guides/training.md": "tests/engine/test_training_audit.py",
     "docs/quickstart.md": "tests/engine/test_quickstart.py",
     "docs/reference/estimators.md": "tests/engine/test_documented.py",
 }
