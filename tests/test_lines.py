@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1312,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 74455,
+    "tests": 74456,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
