@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.attacks.guess_order import REVEALED, order_of_attacks
+from dpaudit.engine.attacks.guess_order import order_of_attacks
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.one_run.right_guesses import largest_gap
@@ -114,18 +114,19 @@ def distances(score: Floats, centre: float) -> Floats:
 def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_]) -> SharedOrders:
     """Return the orders of all attacks, which share the error: one that is learned, and one of each attack alone.
 
-    Each attack has two experts: one centred at its median and one at the largest gap near the middle rank, in whose
-    order it also guesses alone. The first attack leads until coins say otherwise. If an attack has a clear gap, the one
-    with the largest leads instead, and no coin is revealed before the first guess. Both follow from scores alone.
+    Each attack has two experts: one centred at its median, and one at the largest gap near the middle rank if that is
+    clear, in whose order it also guesses alone. The first attack leads until coins say otherwise, or the one with the
+    largest gap if there are clear ones; that follows from scores alone. Texts have few attacks, so that the learned
+    order need not see coins in advance to tell good ones from bad ones.
     """
     gaps = {name: largest_gap(score) for name, score in scores.items()}
-    at_gaps = [distances(score, gaps[name][0]) for name, score in scores.items()]
+    centres = [gaps[name][0] if gaps[name][1] else float(np.median(score)) for name, score in scores.items()]
+    at_gaps = [distances(score, centre) for score, centre in zip(scores.values(), centres, strict=True)]
     widths = [np.abs(each).min() if gaps[name][1] else 0.0 for name, each in zip(scores, at_gaps, strict=True)]
     leader = int(np.argmax(widths))
     at_gaps[0], at_gaps[leader] = at_gaps[leader], at_gaps[0]
     at_medians = [distances(score, float(np.median(score))) for score in scores.values()]
     opinions, count = np.column_stack([*at_gaps, *at_medians]), len(scores)
     features = np.concatenate([opinions[:, count:], np.ones((coins.size, 1))], axis=1)  # with an intercept
-    revealed = 0.0 if max(widths) > 0 else REVEALED
     at_median = range(count, 2 * count)
-    return order_of_attacks(opinions, at_median, features, coins, alone=range(count), revealed=revealed)
+    return order_of_attacks(opinions, at_median, features, coins, alone=range(count), revealed=0.0)
