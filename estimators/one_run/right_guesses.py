@@ -44,8 +44,9 @@ SHARES, OUTLIER_SHARES = (0.5, 0.3, 0.2), (0.94, 0.04, 0.02)
 """Shares of the error for both tails, members alone and non-members alone."""
 NEAR_MIDDLE = 4.0
 """Standard deviations of the number of heads of fair coins that are near the middle rank."""
-CLEAR_GAP = 0.1
-"""Smallest gap that is clear, in units of the distance between the 20 % and the 80 % quantile."""
+CLEAR_GAP, CLEAR_TIMES_COUNT = 0.1, 10.0
+"""Smallest gap that is clear, in units of the distance between the 20 % and the 80 % quantile; and smallest product of gap
+and number of scores, because few scores have large gaps by chance."""
 MAX_TIED = 10_000_000
 """Largest number of rows for which ties are searched."""
 FEW = 1 << 14
@@ -136,8 +137,8 @@ def largest_gap(score: Floats) -> tuple[float, bool]:
     if near.size < 2 or not np.isfinite([*near, low, high]).all():
         return float(ordered[ordered.size // 2]), False
     gaps = np.diff(near)
-    place = int(gaps.argmax())
-    return float(near[place] + gaps[place] / 2), bool(gaps[place] > CLEAR_GAP * (high - low))
+    place, clear = int(gaps.argmax()), max(CLEAR_GAP, CLEAR_TIMES_COUNT / ordered.size)
+    return float(near[place] + gaps[place] / 2), bool(gaps[place] > clear * (high - low))
 
 
 def guesses_at_fractions(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
