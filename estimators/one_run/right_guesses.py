@@ -45,8 +45,8 @@ SHARES, OUTLIER_SHARES = (0.5, 0.3, 0.2), (0.94, 0.04, 0.02)
 NEAR_MIDDLE = 4.0
 """Standard deviations of the number of heads of fair coins that are near the middle rank."""
 CLEAR_GAP, CLEAR_TIMES_COUNT = 0.1, 10.0
-"""Smallest gap that is clear, in units of the distance between the 20 % and the 80 % quantile; and smallest product of gap
-and number of scores, because few scores have large gaps by chance."""
+"""Smallest gap that is clear, in units of the distance between the 20 % and the 80 % quantile; and smallest product of
+gap and number of scores, because few scores have large gaps by chance."""
 MAX_TIED = 10_000_000
 """Largest number of rows for which ties are searched."""
 FEW = 1 << 14
