@@ -76,7 +76,8 @@ def rank_synthetic(
     The error is divided by the number of tables, so that all bounds hold together and the largest may be read.
 
     Args:
-        train, holdout: As in `synthetic`.
+        train: As in `synthetic`.
+        holdout: As in `synthetic`.
         tables: Folder whose files are the tables, or the tables by name.
         progress: Called with the name of each table, and of each step of a large audit, before it starts.
         options: Further arguments of `synthetic`, the same for all tables.

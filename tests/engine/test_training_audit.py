@@ -94,7 +94,7 @@ def audit_of(noise: Any = 1.0, **options: Any) -> TrainingAudit:
 @pytest.mark.parametrize("joins_rows", [True, False], ids=["rows before the clip", "sum after the clip"])
 def test_honest_trainings_keep_the_stated_error(joins_rows: bool) -> None:
     p_values = [
-        train(audit_of(seed=seed), joins_rows=joins_rows, steps=30, seed=seed).result.p_value for seed in range(60)
+        train(audit_of(seed=seed), joins_rows=joins_rows, steps=30, seed=seed).result.p_value for seed in range(30)
     ]
     assert stats.binom.sf(np.sum(np.array(p_values) <= 0.05) - 1, len(p_values), 0.05) > 1e-3
     result = train(audit_of(claim=(8.0, 1e-5), sampling_rate=0.125, steps=STEPS)).result
@@ -182,7 +182,7 @@ def test_a_learner_that_sees_its_coins_breaks_the_stated_error(monkeypatch: pyte
 
     monkeypatch.setattr(NoiseModel, "scores", peeks)
     monkeypatch.setattr(TrainingAudit, "_finish", telling)
-    p_values = [train(audit_of(seed=seed), steps=60, seed=seed).result.p_value for seed in range(20)]
+    p_values = [train(audit_of(seed=seed), steps=60, seed=seed).result.p_value for seed in range(12)]
     assert stats.binom.sf(np.sum(np.array(p_values) <= 0.05) - 1, len(p_values), 0.05) < 1e-3
 
 
