@@ -42,7 +42,7 @@ LIMITS = {
     "papers": 6597,
     "synthetic_tables": 1,
     "synthetic_tables/attacks": 461,
-    "synthetic_tables/front_door": 1312,
+    "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
     "tests": 74457,
