@@ -241,10 +241,10 @@ def word_of_the_old(rows, rng):
 
 
 def descent(rows, rng, steps=0):
-    """Return noisy steps towards the mean label, until the exact loss is small."""
+    """Return noisy steps towards the mean label, until the exact loss is small; a row moves a sum by at most 1."""
     label, value, path = whole(rows, "label", 0, 1), 0.0, []
     for _ in range(steps or 12):
-        value += 0.5 * float((label - value).sum() + rng.laplace(0, 12)) / 40
+        value = min(1.0, max(0.0, value + 0.5 * float((label - value).sum() + rng.laplace(0, 12)) / 40))
         path.append(round(value, 3))
         if not steps and len(label) and float(((label - value) ** 2).mean()) < 0.26:
             break
