@@ -290,7 +290,7 @@ def detectable_factor(
         weaker = law.scaled(max(0.0, 1 - margin)).within(curve).scaled(factor)
         return _is_rejected(estimator, weaker.levels, rows, curve, replays)
 
-    return _smallest_factor(is_rejected)
+    return smallest_factor(is_rejected)
 
 
 def _uncertainty(law: ScoreLaw, rows: int) -> float:
@@ -300,7 +300,7 @@ def _uncertainty(law: ScoreLaw, rows: int) -> float:
     return deviation / slope if slope > 0 else 1.0
 
 
-def _smallest_factor(is_rejected: Callable[[float], bool]) -> float:
+def smallest_factor(is_rejected: Callable[[float], bool]) -> float:
     """Return the smallest factor in [1, 8], to 2 %, at which the claim is rejected; inf if it is not at 8."""
     if not is_rejected(MOST_SCALED):
         return math.inf
@@ -372,7 +372,7 @@ def _detectable_factor_of_rare(
         tally = estimator.tally(levels.scaled(factor).typical(-_QUANTILE))
         return estimator.bound([tally]).violation_point(curve) is not None
 
-    return _smallest_factor(is_rejected)
+    return smallest_factor(is_rejected)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,6 @@ may be right or wrong together.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,12 +23,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import require_levels
 from dpaudit.estimators.bisection import last_true
-from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.one_run.step_martingale import StepAccuracy, epsilon_of_odds
+from dpaudit.estimators.one_run.step_martingale import StepEstimator, right_in_order
 from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
 
@@ -70,7 +65,7 @@ class CoinTally:
 
 @register("estimator", "coin-averages", source="Ours, after Ville (1939): averages of bets on the coins of a step")
 @dataclass(frozen=True)
-class CoinAverages(Estimator[StepScores, CoinTally]):
+class CoinAverages(StepEstimator[CoinTally]):
     """Bound on the total variation of a step from guesses about several coins of each step.
 
     The canaries 0, 1, ... are the coins of the first step, then those of the second, and so on.
@@ -81,42 +76,25 @@ class CoinAverages(Estimator[StepScores, CoinTally]):
         confidence: Stated confidence of the bound and of the verdict on a whole curve, in (0, 1).
     """
 
-    evidence: ClassVar[type[Any]] = StepScores
     tally_type: ClassVar[type[Any]] = CoinTally
+    chosen_among: ClassVar[str] = "all steps so far at once"
 
     coins: int = 1
-    delta: float = 0.0
-    confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        require_levels(self.delta, self.confidence)
+        super().__post_init__()
         require(self.coins >= 1, "coins must be >= 1", coins=self.coins)
 
     def tally(self, evidence: StepScores) -> CoinTally:
-        """Compute the share of right guesses of each step; a score of 0 is a wrong guess."""
+        """Compute the share of right guesses of each step."""
         size = evidence.score.size
         require(size % self.coins == 0, "each step must have the same number of coins", scores=size, coins=self.coins)
-        right = np.where(evidence.truth, evidence.score > 0, evidence.score < 0)[np.argsort(evidence.canary)]
-        return CoinTally(right.reshape(-1, self.coins).mean(1))
+        return CoinTally(right_in_order(evidence).reshape(-1, self.coins).mean(1))
 
-    def find(self, tallies: Sequence[CoinTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
-        """Return the bound of one game; further trainings add steps to this game rather than games."""
-        require(
-            len(tallies) == 1 and failed_replays == 0, "steps must form one game", games=len(tallies) + failed_replays
-        )
-        (tally,) = tallies
-        odds = tally.odds(1 - self.confidence)
-        return Bound(
-            lower=epsilon_of_odds(odds, self.delta),
-            delta=self.delta,
-            confidence=self.confidence,
-            method="coin-averages",
-            selection="all steps so far at once",
-            validity=Validity.FINITE_SAMPLE,
-            counts=(
-                ("steps", tally.share.size),
-                ("coins", tally.share.size * self.coins),
-                ("correct", round(float(tally.share.sum()) * self.coins)),
-            ),
-            evidence=(StepAccuracy(tally, odds),),
-        )
+    def odds(self, tally: CoinTally) -> float:
+        return tally.odds(1 - self.confidence)
+
+    def counts(self, tally: CoinTally, odds: float) -> tuple[tuple[str, int], ...]:
+        steps = tally.share.size
+        correct = round(float(tally.share.sum()) * self.coins)
+        return ("steps", steps), ("coins", steps * self.coins), ("correct", correct)

@@ -13,11 +13,13 @@ turns the limit on TV into a limit on epsilon.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
@@ -76,12 +78,12 @@ class StepAccuracy:
         return self.tally.p_value(claimed) if claimed < 1 else 1.0
 
 
-@register(
-    "estimator", "step-martingale", source="Ours: the guess band in the order of the steps, after Nasr et al. (2023)"
-)
+T = TypeVar("T", bound=GuessesOfSteps)
+
+
 @dataclass(frozen=True)
-class StepMartingale(Estimator[StepScores, StepTally]):
-    """Bound on the total variation of a step from guesses in step order, at all numbers of steps at once.
+class StepEstimator(Estimator[StepScores, T]):
+    """Bound on the total variation of a step from guesses in step order; further trainings add steps to one game.
 
     Attributes:
         delta: Delta at which a step's bound is stated, in [0, 1).
@@ -89,7 +91,8 @@ class StepMartingale(Estimator[StepScores, StepTally]):
     """
 
     evidence: ClassVar[type[Any]] = StepScores
-    tally_type: ClassVar[type[Any]] = StepTally
+    chosen_among: ClassVar[str]
+    """Numbers of steps that are looked at, in words."""
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -97,34 +100,70 @@ class StepMartingale(Estimator[StepScores, StepTally]):
     def __post_init__(self) -> None:
         require_levels(self.delta, self.confidence)
 
-    def tally(self, evidence: StepScores) -> StepTally:
-        """Count the right guesses in the order of the steps; a score of 0 is a wrong guess."""
-        look_counts = guess_looks(evidence.score.size)
-        right = np.where(evidence.truth, evidence.score > 0, evidence.score < 0)[np.argsort(evidence.canary)]
-        return StepTally(look_counts, np.cumsum(right)[look_counts - 1])
+    @abstractmethod
+    def odds(self, tally: T) -> float:
+        """Return the lower limit on the log-odds of a right guess, in nats, >= 0."""
 
-    def find(self, tallies: Sequence[StepTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
-        """Return the bound of one game; further trainings add steps to this game rather than games."""
+    @abstractmethod
+    def counts(self, tally: T, odds: float) -> tuple[tuple[str, int], ...]:
+        """Return the counts that are printed with the limit `odds`."""
+
+    def find(self, tallies: Sequence[T], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
+        """Return the bound of one game."""
         require(
             len(tallies) == 1 and failed_replays == 0, "steps must form one game", games=len(tallies) + failed_replays
         )
         (tally,) = tallies
-        (odds,) = guess_bounds(tally, IndependentTrials(int(tally.looks[-1])), 1 - self.confidence).tolist()
-        steps, right = deciding_look(tally, odds)
+        odds = self.odds(tally)
         return Bound(
             lower=epsilon_of_odds(odds, self.delta),
             delta=self.delta,
             confidence=self.confidence,
-            method="step-martingale",
-            selection="all numbers of steps at once",
+            method=self.method,
+            selection=self.chosen_among,
             validity=Validity.FINITE_SAMPLE,
-            counts=(
-                ("steps", int(tally.looks[-1])),
-                ("correct", int(tally.right[-1])),
-                ("deciding steps", steps),
-                ("correct among them", right),
-            ),
+            counts=self.counts(tally, odds),
             evidence=(StepAccuracy(tally, odds),),
+        )
+
+
+def right_in_order(scores: StepScores) -> NDArray[np.bool_]:
+    """Return True for each right guess in the order of the steps; a score of 0 is a wrong guess."""
+    right: NDArray[np.bool_] = np.where(scores.truth, scores.score > 0, scores.score < 0)[np.argsort(scores.canary)]
+    return right
+
+
+@register(
+    "estimator", "step-martingale", source="Ours: the guess band in the order of the steps, after Nasr et al. (2023)"
+)
+@dataclass(frozen=True)
+class StepMartingale(StepEstimator[StepTally]):
+    """Bound on the total variation of a step from guesses in step order, at all numbers of steps at once.
+
+    Attributes:
+        delta: Delta at which a step's bound is stated, in [0, 1).
+        confidence: Stated confidence of the bound and of the verdict on a whole curve, in (0, 1).
+    """
+
+    tally_type: ClassVar[type[Any]] = StepTally
+    chosen_among: ClassVar[str] = "all numbers of steps at once"
+
+    def tally(self, evidence: StepScores) -> StepTally:
+        """Count the right guesses in the order of the steps."""
+        look_counts = guess_looks(evidence.score.size)
+        return StepTally(look_counts, np.cumsum(right_in_order(evidence), dtype=np.int64)[look_counts - 1])
+
+    def odds(self, tally: StepTally) -> float:
+        (odds,) = guess_bounds(tally, IndependentTrials(int(tally.looks[-1])), 1 - self.confidence).tolist()
+        return float(odds)
+
+    def counts(self, tally: StepTally, odds: float) -> tuple[tuple[str, int], ...]:
+        steps, right = deciding_look(tally, odds)
+        return (
+            ("steps", int(tally.looks[-1])),
+            ("correct", int(tally.right[-1])),
+            ("deciding steps", steps),
+            ("correct among them", right),
         )
 
 
