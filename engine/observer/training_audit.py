@@ -15,7 +15,9 @@ from scipy.special import ndtr, ndtri
 from dpaudit.claims import Claim, ConvertedClaim, Relation, parse_claim
 from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, StepNoise
+from dpaudit.engine.answer.answer_words import POWER
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
+from dpaudit.engine.answer.sensitivity import smallest_factor
 from dpaudit.engine.answer.verdict import Answered
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
 from dpaudit.engine.observer.batch_sampling import of_batches
@@ -39,8 +41,10 @@ BEYOND_CLIP = 10.0
 """Norm of a canary that is clipped by the training, in clips, so that it shows whether the training clips."""
 CONFIDENCE, SURE = 0.95, 0.999
 """Confidence of the printed bound, and of a violation."""
-MOST_SCALED, SIMULATED, POWER = 8.0, 200, 0.9
-"""Largest factor of smaller noise that is tried, simulated trainings for each, and share of them that must reject."""
+SIMULATED = 200
+"""Simulated trainings for each factor of smaller noise, of which `POWER` must reject."""
+DELTA = 1e-5
+"""Delta of the bound of a step if none is claimed: Gaussian noise has no finite epsilon at delta = 0."""
 CANARIED = (
     "{joined:,} canaries joined its steps, each with at most one clip: the trained model was changed by the audit"
 )
@@ -216,6 +220,8 @@ class TrainingAudit:
         self._finish(None)
         self._scores.append(np.zeros(self._joined.coins.size))
         self._truths.append(self._joined.coins)
+        if not self._is_independent:  # later steps cannot be decoded without this one, so their guesses are wrong too
+            self._released.append(np.full(self._directions_of_model.place.shape, np.nan))
         self._joined, self.step, self.skipped = None, self.step + 1, self.skipped + 1
 
     def participates(self) -> Flags:
@@ -297,18 +303,16 @@ class TrainingAudit:
 
     @property
     def result(self) -> TrainingResult:
-        """The answer from all steps so far, as often as wanted. Raises: InputError before the first step."""
+        """The answer from all steps so far, as often as wanted, in every process of a training that divides weights.
+
+        It guesses the last step without waiting for the next one, once and for all. A second guess of the same step
+        would be a second chance, for which the bets over all steps do not pay.
+        Raises: InputError before the first step.
+        """
         require(self.step > 0, "the answer exists once a step was observed")
-        scores = [*self._scores]
-        truths = [*self._truths]
-        assert self._model is not None
-        if self._waiting is not None:
-            turn, residual, coins = self._waiting
-            scores.append(self._guessed(turn, residual, None)[0])
-            truths.append(coins)
-        finite = [np.nan_to_num(row, nan=0.0) for row in scores]
-        evidence = StepScores.in_single_precision(np.concatenate(truths), np.concatenate(finite))
-        return self._answer(evidence)
+        self._finish(None)
+        scores = np.nan_to_num(np.concatenate(self._scores), nan=0.0)
+        return self._answer(StepScores.in_single_precision(np.concatenate(self._truths), scores))
 
     @property
     def _is_independent(self) -> bool:
@@ -422,7 +426,7 @@ class TrainingAudit:
     def _answer(self, evidence: StepScores) -> TrainingResult:
         coins = self._directions_of_model.coins
         curve = self.noise.curve(0)
-        delta = 1e-5 if self._whole.claim is None else self._whole.claim.delta
+        delta = self._whole.delta
         claim = Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)
         estimator = CoinAverages(coins=coins, delta=delta, confidence=CONFIDENCE)
         tally = estimator.tally(evidence)
@@ -465,19 +469,14 @@ def detectable_noise(claimed: float, coins: int, steps: int) -> float:
         steps: Number of steps.
     Returns: A factor in [1, 8]; inf if one of 8 is not detected.
     """
-    rng, mu = np.random.default_rng(0), 2 * float(ndtri((1 + claimed) / 2))
+    mu = 2 * float(ndtri((1 + claimed) / 2))
 
     def is_detected(factor: float) -> bool:
+        rng = np.random.default_rng(0)  # the same draws for each factor
         shares = rng.binomial(coins, float(ndtr(factor * mu / 2)), size=(SIMULATED, steps)) / coins
         return float(np.mean([CoinTally(share).p_value(claimed) <= 1 - SURE for share in shares])) >= POWER
 
-    if not is_detected(MOST_SCALED):
-        return math.inf
-    low, high = 1.0, MOST_SCALED
-    while high / low > 1.02:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if is_detected(middle) else (middle, high)
-    return high
+    return smallest_factor(is_detected)
 
 
 @dataclass(frozen=True)
@@ -503,6 +502,11 @@ class _WholeTraining:
         require(steps is None or steps >= 1, "steps must be >= 1", steps=steps)
         return cls(None if claim is None else parse_claim(claim, Relation.ADD_REMOVE), sampling_rate, steps)
 
+    @property
+    def delta(self) -> float:
+        """Delta of the claim, in (0, 1)."""
+        return DELTA if self.claim is None else self.claim.delta or DELTA
+
     def sentences(self, noise: StepNoise) -> tuple[str, ...]:
         """Return the claim of the training, the cost of its steps by the accountant, and the tested parts."""
         claim = self.claim
@@ -511,11 +515,10 @@ class _WholeTraining:
             first = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}, with {noise} in each step"
         spent: tuple[str, ...] = ()
         if isinstance(noise, GaussianNoise) and self.steps is not None and self.sampling_rate is not None:
-            delta = 1e-5 if claim is None else claim.delta
-            epsilon = SubsampledGaussian(noise.multiplier, self.sampling_rate, self.steps).epsilon(delta)
+            epsilon = SubsampledGaussian(noise.multiplier, self.sampling_rate, self.steps).epsilon(self.delta)
             spent = (
                 f"by the accountant, {self.steps:,} such steps at rate {self.sampling_rate:g} spend epsilon "
-                f"{epsilon:.3g} at delta={delta:g}",
+                f"{epsilon:.3g} at delta={self.delta:g}",
             )
         tested = "tested: noise and clipping of the steps; not the accountant nor the data pipeline"
         return (first, *spent, tested)

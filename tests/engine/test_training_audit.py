@@ -200,6 +200,26 @@ def test_result_at_any_time_and_its_values() -> None:
     assert training_audit.detectable_noise(0.383, 1, 5) == np.inf
 
 
+def test_an_answer_fixes_the_guesses_about_its_last_step() -> None:
+    """Each step is guessed once: two guesses, of which the better one counts, would be right too often."""
+    early = train(audit_of(seed=5), differences, steps=30)
+    before = early.result.scores
+    after = train(early, differences, steps=30).result.scores
+    np.testing.assert_array_equal(after.score[: before.score.size], before.score)
+    np.testing.assert_array_equal(after.truth[: before.truth.size], before.truth)
+
+
+def test_correlated_noise_is_not_decoded_beyond_a_step_that_was_not_observed() -> None:
+    claimed = CorrelatedNoise.with_factor(0.9, 1.0, steps=30)
+    noise = partial(correlated, deviation=claimed.sensitivity)
+    audit = train(audit_of(claimed), noise, steps=10, joins_rows=False)
+    audit.join(np.zeros(WEIGHTS))
+    audit.skip()
+    scores = train(audit, noise, steps=10, joins_rows=False).result.scores.score.reshape(21, -1)
+    assert (scores[:10] != 0).all()
+    assert (scores[10:] == 0).all()
+
+
 def test_tensors_lists_and_mappings_get_the_same_canaries() -> None:
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
