@@ -135,7 +135,7 @@ def opacus_run(seed: int, spoil: Callable[[Any], None] = lambda optimizer: None,
         data_loader=DataLoader(TensorDataset(torch.randn(120, 20), torch.randint(2, (120,))), batch_size=40),
         **{"noise_multiplier": 1.0, "max_grad_norm": 1.0} | options,
     )
-    audit = TrainingAudit.of_opacus(optimizer, seed=seed)
+    audit = TrainingAudit.of_opacus(optimizer, claim=(5, 1e-5), seed=seed)
     spoil(optimizer)
     loss = criterion[0] if criterion else torch.nn.CrossEntropyLoss()
 

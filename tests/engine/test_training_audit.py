@@ -14,6 +14,24 @@ import pytest
 from scipy import stats
 
 import dpaudit
+from benchmarks.training_audits import (
+    BATCH,
+    CLIP,
+    MODES,
+    STEPS,
+    WEIGHTS,
+    Clip,
+    Noise,
+    differences,
+    each_clipped,
+    fresh,
+    half_noise,
+    numpy_loop,
+    opacus_run,
+    part_without,
+    repeated,
+    unclipped,
+)
 from dpaudit import CorrelatedNoise, GaussianNoise, LaplaceNoise, TrainingAudit, Verdict
 from dpaudit.engine.observer import training_audit
 from dpaudit.engine.observer.directions import SETS, Directions
@@ -22,68 +40,24 @@ from dpaudit.engine.observer.leaves import Places
 from dpaudit.engine.observer.processes import Processes
 from dpaudit.errors import InputError
 
-WEIGHTS, STEPS, CLIP, BATCH = 600, 60, 2.0, 10.0
-LAYERS = slice(0, 200)
-X = np.random.default_rng(5).normal(size=(80, WEIGHTS)) / 8
-Y = (X[:, 0] > 0).astype(float)
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
-Noise = Callable[[np.random.Generator, int], np.ndarray]
 
 
-def independent(rng: np.random.Generator, step: int, *, scale: float = 1.0) -> np.ndarray:
-    return scale * rng.standard_normal(WEIGHTS)
-
-
-def some_steps_bare(rng: np.random.Generator, step: int, *, every: int) -> np.ndarray:
-    return independent(rng, step) * (step % every > 0)
-
-
-def bare_layer(rng: np.random.Generator, step: int) -> np.ndarray:
-    noise = independent(rng, step)
-    noise[LAYERS] = 0
-    return noise
-
-
-def repeated(rng: np.random.Generator, step: int, *, period: int) -> np.ndarray:
-    return np.random.default_rng(step % period).standard_normal(WEIGHTS)
-
-
-def differences(rng: np.random.Generator, step: int) -> np.ndarray:
-    """Return z_t - z_(t-1) of the claimed deviation."""
-    fresh, before = (np.random.default_rng([8, number]).standard_normal(WEIGHTS) for number in (step + 1, step))
-    return (fresh - before) / np.sqrt(2)
-
-
-def each_clipped(rows: np.ndarray) -> np.ndarray:
-    return (rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True) / CLIP)).sum(0)
-
-
-def not_clipped(rows: np.ndarray) -> np.ndarray:
-    return rows.sum(0)
-
-
-def clipped_too_far(rows: np.ndarray) -> np.ndarray:
-    return (rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True) / (2 * CLIP))).sum(0)
+def differences_of(factor: float, deviation: float, seed: int = 8) -> Noise:
+    """Return the noise z_t - factor z_(t-1) with white noise z of a deviation."""
+    return lambda rng, step: differences(seed, step, factor=factor, deviation=deviation)
 
 
 def train(
     audit: TrainingAudit,
-    noise: Noise = independent,
-    clip: Callable[[np.ndarray], np.ndarray] = each_clipped,
+    noise: Noise = fresh,
+    clip: Clip = each_clipped,
     *,
     joins_rows: bool = True,
     steps: int = STEPS,
     seed: int = 0,
 ) -> TrainingAudit:
-    """Train a linear model; the noise of a step is that of `noise` times the clip."""
-    rng, weights = np.random.default_rng(seed), np.zeros(WEIGHTS)
-    for step in range(steps):
-        batch = rng.random(len(X)) < BATCH / len(X)
-        rows = X[batch] * (1 / (1 + np.exp(-X[batch] @ weights)) - Y[batch])[:, None]
-        total = clip(audit.join(rows)) if joins_rows else audit.join(clip(rows))
-        noisy = (total + CLIP * noise(rng, step)) / BATCH
-        audit.observe(noisy)
-        weights -= 0.5 * noisy
+    numpy_loop(audit, seed, noise, clip, rows=joins_rows, steps=steps)
     return audit
 
 
@@ -109,17 +83,17 @@ def once_for_neighbours(rng: np.random.Generator, step: int) -> np.ndarray:
 
 
 DEFECTS: Mapping[str, dict[str, Any]] = {
-    "half of the noise": {"noise": partial(independent, scale=0.5)},
-    "none": {"noise": partial(independent, scale=0.0)},
-    "none in every fourth step": {"noise": partial(some_steps_bare, every=4), "steps": 120},
-    "none on one layer": {"noise": bare_layer},
+    "half of the noise": {"noise": partial(fresh, scale=0.5)},
+    "none": {"noise": partial(fresh, scale=0.0)},
+    "none in every fourth step": {"noise": partial(part_without, every=4), "steps": 120},
+    "none on one layer": {"noise": partial(part_without, first=200)},
     "the same noise again": {"noise": partial(repeated, period=1)},
     "five noises in turn": {"noise": partial(repeated, period=5)},
     "twenty noises in turn": {"noise": partial(repeated, period=20)},
-    "differences of neighbouring noise": {"noise": differences, "steps": 120},
+    "differences of neighbouring noise": {"noise": differences_of(1.0, 1 / np.sqrt(2)), "steps": 120},
     "one number for thirty weights": {"noise": once_for_neighbours},
-    "no clip": {"clip": not_clipped},
-    "a clip twice as large": {"clip": clipped_too_far},
+    "no clip": {"clip": unclipped},
+    "a clip twice as large": {"clip": partial(each_clipped, clip=2 * CLIP)},
 }
 
 
@@ -130,31 +104,23 @@ def test_planted_defects_are_found(defect: str) -> None:
     assert result.p_value <= 1e-3
 
 
-def correlated(rng: np.random.Generator, step: int, *, deviation: float) -> np.ndarray:
-    """Return z_t - 0.9 z_(t-1) with white noise z of this deviation."""
-    fresh, before = (np.random.default_rng([9, number]).standard_normal(WEIGHTS) for number in (step + 1, step))
-    return deviation * (fresh - 0.9 * before * (step > 0))
-
-
 def test_correlated_noise_is_decoded() -> None:
     claimed = CorrelatedNoise.with_factor(0.9, 1.0, steps=STEPS)
-    right = train(audit_of(claimed), partial(correlated, deviation=claimed.sensitivity)).result
+    right = train(audit_of(claimed), differences_of(0.9, claimed.sensitivity, 9)).result
     assert right.verdict is Verdict.NO_VIOLATION
     assert right.test.noise is not None
     assert not right.test.noise.odd
-    forgotten = train(audit_of(claimed), partial(correlated, deviation=1.0)).result
+    forgotten = train(audit_of(claimed), differences_of(0.9, 1.0, 9)).result
     assert forgotten.verdict is Verdict.VIOLATION
     # Without a description, right and wrong noise are not the independent noise that is assumed.
-    assert train(audit_of(1.0), partial(correlated, deviation=claimed.sensitivity)).result.verdict is Verdict.UNDECIDED
+    assert train(audit_of(1.0), differences_of(0.9, claimed.sensitivity, 9)).result.verdict is Verdict.UNDECIDED
 
 
 def test_laplace_noise() -> None:
     def noise(rng: np.random.Generator, step: int, *, scale: float) -> np.ndarray:
         return rng.laplace(scale=scale, size=WEIGHTS)
 
-    def in_the_one_norm(rows: np.ndarray) -> np.ndarray:
-        return (rows / np.maximum(1, np.abs(rows).sum(1, keepdims=True) / CLIP)).sum(0)
-
+    in_the_one_norm = partial(each_clipped, order=1)
     right = train(audit_of(LaplaceNoise(1.0)), partial(noise, scale=1.0), in_the_one_norm).result
     assert right.verdict is Verdict.NO_VIOLATION
     wrong = train(audit_of(LaplaceNoise(1.0)), partial(noise, scale=0.3), in_the_one_norm).result
@@ -187,7 +153,7 @@ def test_a_learner_that_sees_its_coins_breaks_the_stated_error(monkeypatch: pyte
 
 
 def test_result_at_any_time_and_its_values() -> None:
-    audit = train(audit_of(), partial(independent, scale=0.5), steps=20)
+    audit = train(audit_of(), partial(fresh, scale=0.5), steps=20)
     early = audit.result
     assert audit.result.p_value == early.p_value
     assert early.bound.counts[0] == ("steps", 20)
@@ -202,16 +168,16 @@ def test_result_at_any_time_and_its_values() -> None:
 
 def test_an_answer_fixes_the_guesses_about_its_last_step() -> None:
     """Each step is guessed once: two guesses, of which the better one counts, would be right too often."""
-    early = train(audit_of(seed=5), differences, steps=30)
+    early = train(audit_of(seed=5), differences_of(1.0, 1.0), steps=30)
     before = early.result.scores
-    after = train(early, differences, steps=30).result.scores
+    after = train(early, differences_of(1.0, 1.0), steps=30).result.scores
     np.testing.assert_array_equal(after.score[: before.score.size], before.score)
     np.testing.assert_array_equal(after.truth[: before.truth.size], before.truth)
 
 
 def test_correlated_noise_is_not_decoded_beyond_a_step_that_was_not_observed() -> None:
     claimed = CorrelatedNoise.with_factor(0.9, 1.0, steps=30)
-    noise = partial(correlated, deviation=claimed.sensitivity)
+    noise = differences_of(0.9, claimed.sensitivity, 9)
     audit = train(audit_of(claimed), noise, steps=10, joins_rows=False)
     audit.join(np.zeros(WEIGHTS))
     audit.skip()
@@ -294,52 +260,14 @@ def test_wrong_use_is_refused_in_a_sentence() -> None:
     assert isinstance(audit.noise, GaussianNoise)
 
 
-@pytest.mark.parametrize("mode", ["flat", "per_layer", "ghost", "virtual steps"])
+@pytest.mark.parametrize("mode", MODES)
 def test_opacus_needs_one_line(mode: str) -> None:
-    torch = pytest.importorskip("torch")
-    opacus = pytest.importorskip("opacus")
-    from opacus.utils.batch_memory_manager import BatchMemoryManager
-    from torch.utils.data import DataLoader, TensorDataset
-
-    def result_of(tampered: bool) -> dpaudit.TrainingResult:
-        torch.manual_seed(0)
-        module = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 2))
-        data = TensorDataset(torch.randn(120, 20), torch.randint(2, (120,)))
-        options: dict[str, Any] = {}
-        if mode == "per_layer":
-            options = {"clipping": "per_layer", "max_grad_norm": [0.5] * 4}
-        if mode == "ghost":
-            options = {"grad_sample_mode": "ghost", "criterion": torch.nn.CrossEntropyLoss()}
-        private_parts = opacus.PrivacyEngine().make_private(
-            module=module,
-            optimizer=torch.optim.SGD(module.parameters(), lr=0.3),
-            data_loader=DataLoader(data, batch_size=40),
-            **{"noise_multiplier": 1.0, "max_grad_norm": 1.0} | options,
-        )
-        private, optimizer, *criterion, loader = private_parts
-        audit = TrainingAudit.of_opacus(optimizer, claim=(5, 1e-5), seed=1)
-        if tampered:  # planted: half of the noise that is stated
-            optimizer.noise_multiplier = 0.5
-        loss = criterion[0] if criterion else torch.nn.CrossEntropyLoss()
-
-        def epoch(batches: Any) -> None:
-            for features, labels in batches:
-                optimizer.zero_grad()
-                loss(private(features), labels).backward()
-                optimizer.step()
-
-        for _ in range(20):
-            if mode == "virtual steps":
-                with BatchMemoryManager(data_loader=loader, max_physical_batch_size=8, optimizer=optimizer) as parts:
-                    epoch(parts)
-            else:
-                epoch(loader)
-        assert audit.step == 60
-        return audit.result
-
-    honest = result_of(tampered=False)
-    assert honest.verdict is Verdict.NO_VIOLATION, str(honest)
-    assert result_of(tampered=True).verdict is Verdict.VIOLATION
+    pytest.importorskip("opacus")
+    audit = opacus_run(0, mode=mode)
+    assert audit.step == 60
+    assert audit.result.verdict is Verdict.NO_VIOLATION, str(audit.result)
+    assert "epsilon 5 at delta=1e-05" in str(audit.result)
+    assert opacus_run(0, half_noise, mode=mode).result.verdict is Verdict.VIOLATION
 
 
 def test_a_step_that_is_never_observed_counts_as_wrong_guesses() -> None:
@@ -362,7 +290,7 @@ def in_a_process(rank: int, folder: str) -> None:
         audit = TrainingAudit(1.0, clip=CLIP, distributed=share, seed=4)  # type: ignore[arg-type]
         data, noise = np.random.default_rng(rank), np.random.default_rng(9)
         for step in range(STEPS):
-            added = CLIP * independent(noise, step, scale=scale)
+            added = CLIP * fresh(noise, step, scale=scale)
             if share == "records":
                 total = audit.join(data.normal(size=WEIGHTS))
                 audit.observe(Processes("records", rank, 2).summed(total) + added)
