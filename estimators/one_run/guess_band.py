@@ -442,9 +442,8 @@ class SimultaneousGuessCount(Estimator[Scores, GuessTally]):
         count, ranks = scores.score.size, scores.tie_ranks()
         score, guess, side_shares = guess_orders(scores.score, self.guess, fixed_shares=self.delta > 0)
         further = further_guesses(scores, ranks) if self.guess == "signed" else None
-        guessed = (
-            count if further is None else max(1, int(np.count_nonzero(score)))
-        )  # a canary of value 0 is not guessed
+        # Among orders that share the error, a canary of value 0 is not guessed.
+        guessed = count if further is None else max(1, int(np.count_nonzero(score)))
         look_counts = informative_looks(guess_looks(guessed), score, guess)
         count_lists = look_counts, self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
         all_counts = np.unique(np.concatenate(count_lists))  # one pass over the scores for all of them
