@@ -73,6 +73,45 @@ def noisy_maximum(rows: Any, rng: Any, *, factor: float) -> int:
     return int(np.argmax(counts + rng.exponential(1 / factor, 5)))
 
 
+def gaussian_histogram(rows: Any, rng: Any, *, factor: float) -> Any:
+    counts = np.bincount(np.rint(_numbers(rows, 0, 7)).astype(int), minlength=8)
+    return counts + rng.normal(0, 1 / factor, 8)
+
+
+def exponential_choice(rows: Any, rng: Any, *, factor: float) -> int:
+    """Return a place with probability in proportion to exp(factor * count): a row raises one count only."""
+    counts = np.bincount(np.rint(_numbers(rows, 0, 4)).astype(int), minlength=5)
+    return int(np.argmax(factor * counts + rng.gumbel(0, 1, 5)))
+
+
+def median(rows: Any, rng: Any, *, factor: float) -> int:
+    """Return a number in 0 .. 7 by the exponential mechanism; its loss is the difference of the rows on both sides."""
+    numbers, candidates = np.rint(_numbers(rows, 0, 7)), np.arange(8)[:, None]
+    loss = np.abs((numbers < candidates).sum(1) - (numbers > candidates).sum(1))
+    return int(np.argmax(-factor * loss / 2 + rng.gumbel(0, 1, 8)))
+
+
+def above_threshold(rows: Any, rng: Any, *, factor: float) -> int:
+    """Return the first noisy count above a noisy threshold: both have Laplace noise of scale 2 (counts only rise)."""
+    counts = np.bincount(np.rint(_numbers(rows, 0, 4)).astype(int), minlength=5)
+    above = counts + rng.laplace(0, 2 / factor, 5) >= 10 + rng.laplace(0, 2 / factor)
+    return int(np.argmax(above)) if above.any() else -1
+
+
+def three_sums(rows: Any, rng: Any, *, factor: float) -> Any:
+    return _numbers(rows, 0, 1).reshape(-1, 3).sum(0) + rng.laplace(0, 3 / factor, 3)
+
+
+def mean_of_rows(rows: Any, rng: Any, *, factor: float) -> float:
+    return float(_numbers(rows, 0, 1).mean() + rng.laplace(0, 1 / len(rows) / factor))
+
+
+def responses(rows: Any, rng: Any, *, factor: float) -> Any:
+    """Return the bit of each row, flipped with probability 1 / (1 + exp(factor))."""
+    bits = np.rint(_numbers(rows, 0, 1)).astype(int)
+    return bits ^ (rng.random(bits.size) >= 1 / (1 + math.exp(-factor)))
+
+
 def password(rows: Any, rng: Any, *, factor: float) -> bool:
     """Return True if a number is in the rows, one of ten million, which no search tries."""
     return bool((np.rint(_numbers(rows, 0, 1e7)) == 7_294_513).any()) or rng.random() < 0.5
@@ -174,6 +213,13 @@ RUNS: dict[str, Run] = {
     "gaussian sum": called(gaussian_sum, {"v": (0.0, 1.0)}, "mu=1"),
     "histogram": called(histogram, {"v": (0, 7)}),
     "noisy maximum": called(noisy_maximum, {"v": (0, 4)}),
+    "gaussian histogram": called(gaussian_histogram, {"v": (0, 7)}, "mu=1"),
+    "exponential choice": called(exponential_choice, {"v": (0, 4)}),
+    "median": called(median, {"v": (0, 7)}),
+    "above threshold": called(above_threshold, {"v": (0, 4)}),
+    "three sums": called(three_sums, dict.fromkeys("abc", (0.0, 1.0))),
+    "mean of rows": called(mean_of_rows, {"v": (0.0, 1.0)}, REPLACED),
+    "responses": called(responses, {"v": (0, 1)}, REPLACED),
     "randomized-response": checked(labels("randomized-response")),
     "one-hot-laplace": checked(labels("one-hot-laplace")),
     "lp-1st": checked(labels("lp-1st", model="recall")),

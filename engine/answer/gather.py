@@ -30,7 +30,7 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import Shiftable, control_estimator
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import Scores, SharedOrders
 from dpaudit.mechanisms.queries.row_function import ALIKE, UNKNOWN, UNREADABLE, is_unreadable
 
 if TYPE_CHECKING:
@@ -270,7 +270,8 @@ class _Finished:
         rows = 0
         for key in entry.scores:
             if key in self._keys:
-                scores += decode(self._store.read(key), estimator.evidence)
+                table = self._store.read(key)
+                scores += decode(table, SharedOrders if "further" in table.column_names else estimator.evidence)
                 rows = sum(table.score.size for table in scores)
             if rows > MAX_ROWS:  # stop reading early
                 return sensitivity

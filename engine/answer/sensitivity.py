@@ -29,7 +29,7 @@ from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Finding
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import Scores, SharedOrders
 
 if TYPE_CHECKING:
     from dpaudit.engine.games.protocol import PlantedNoise
@@ -265,7 +265,8 @@ def detectable_factor(
 
     Args:
         estimator: An estimator of `Scores` or `StepScores`, at the confidence of the verdict.
-        evidence: The scores of the audit; those of all replays are combined.
+        evidence: The scores of the audit; those of all replays are combined. Of `SharedOrders`, the main order counts,
+            with its share of the error.
         curve: Curve of the claim in the relation of the game.
         replays: Number of bounds that are combined by their median, >= 1.
     Returns: A factor in [1, 8], inf if 8 is not enough; None if scores do not tell the worlds apart, if members were
@@ -282,13 +283,14 @@ def detectable_factor(
     if not tells_apart(evidence, replays=replays):
         return None
     rows, law = max(2, score.size // replays), score_law(score, truth)
+    shares_error = any(getattr(table, "further", None) is not None for table in evidence)
 
     def is_rejected(factor: float) -> bool:
         """True if a new audit would reject: with `law` as uncertain as `rows` trials leave it."""
         of_law, of_audit = (_uncertainty(scaled, rows) for scaled in (law, law.scaled(factor)))
         margin = _QUANTILE * (math.hypot(of_law, of_audit) - of_audit)
         weaker = law.scaled(max(0.0, 1 - margin)).within(curve).scaled(factor)
-        return _is_rejected(estimator, weaker.levels, rows, curve, replays)
+        return _is_rejected(estimator, weaker.levels, rows, curve, replays, shares_error=shares_error)
 
     return smallest_factor(is_rejected)
 
@@ -334,9 +336,14 @@ def planted_factor(
     return math.inf
 
 
-def _is_rejected(estimator: Any, levels: GuessLevels, rows: int, curve: PrivacyCurve, replays: int) -> bool:
+def _is_rejected(
+    estimator: Any, levels: GuessLevels, rows: int, curve: PrivacyCurve, replays: int, *, shares_error: bool = False
+) -> bool:
     typical = levels.unlucky(rows, z=_QUANTILE)
-    tally = estimator.tally(estimator.evidence(typical.score, typical.truth))
+    evidence = estimator.evidence(typical.score, typical.truth)
+    if shares_error:
+        evidence = SharedOrders(typical.score, typical.truth, further=np.zeros((rows, 1)))  # without further guesses
+    tally = estimator.tally(evidence)
     return estimator.find([tally] * min(replays, 2)).violation_point(curve) is not None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,19 @@ import pytest
 from scipy import special
 
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, Verdict, audit, check
+from dpaudit.actors.values import encode
 from dpaudit.claims import GaussianDP, PureDP
+from dpaudit.engine.answer.gather import _Finished
+from dpaudit.engine.answer.record import Sensitivity
 from dpaudit.engine.answer.score_laws import HITS, LevelLaw, NoiseLaw, score_law
 from dpaudit.engine.answer.sensitivity import detectable_factor, factor_of_scores
 from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries
+from dpaudit.engine.games.protocol import Reading
 from dpaudit.engine.games.reference import GuessLevels
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.step_martingale import StepMartingale
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import Scores, SharedOrders
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from tests.nightly import by_day
@@ -94,6 +99,30 @@ def test_the_stated_factor_varies_little_and_is_not_too_large() -> None:
         tally = estimator.tally(planted)
         rejections.append(estimator.find([tally]).violation_point(curve) is not None)
     assert np.mean(rejections) < 0.9
+
+
+def test_the_factor_of_a_shared_order_is_that_of_its_share_of_the_error() -> None:
+    """It is the factor of an order alone at half of the error, and larger than at all of it."""
+    scores = response(np.random.default_rng(10), 1.0, 1500, 1.0)
+    curve, further = PureDP(1.0), np.zeros((1500, 3))
+    shared = SharedOrders(scores.score, scores.truth, further=further)
+    alone, half, of_shared = (
+        detectable_factor(SimultaneousGuessCount(confidence=confidence), [each], curve)
+        for confidence, each in ((0.99, scores), (0.995, scores), (0.99, shared))
+    )
+    assert alone is not None
+    assert half is not None
+    assert alone < half == of_shared
+    stored = SimpleNamespace(read={"scores": encode([shared], SharedOrders)}.__getitem__)
+    estimator = SimultaneousGuessCount(confidence=0.99)
+    entry = SimpleNamespace(scores=["scores"], reading=Reading.PER_REPLAY, last_confidence=None, effective_claim=None)
+    audit: Any = SimpleNamespace(
+        _entry=entry, _audit=SimpleNamespace(estimator=estimator), _keys={"scores"}, _store=stored, _tallies=[None]
+    )
+    audit._planted = lambda: None
+    assert _Finished.with_factor(audit, Sensitivity(), Claim(1.0)).factor == half, "of a run folder"
+    without_others = SharedOrders(scores.score, scores.truth)
+    assert detectable_factor(SimultaneousGuessCount(confidence=0.99), [without_others], curve) == alone
 
 
 @pytest.mark.parametrize(("law", "name"), [(laplace, "laplace"), (gauss, "gaussian")])
