@@ -11,11 +11,11 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4676,
-    "benchmarks": 8774,
+    "benchmarks": 8820,
     "cluster": 496,
     "dpaudit": 3522,
     "engine": 194,
-    "engine/answer": 4200,
+    "engine/answer": 4208,
     "engine/attacks": 1186,
     "engine/cli": 2143,
     "engine/data": 3602,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 74405,
+    "tests": 74434,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
