@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.campaign import campaign
-from dpaudit import CorrelatedNoise, LaplaceNoise, TrainingAudit, Verdict
+from dpaudit import CorrelatedNoise, LaplaceNoise, MatrixNoise, TrainingAudit, Verdict
 
 WEIGHTS, STEPS, CLIP, BATCH, ROWS = 600, 60, 2.0, 10.0, 80
 FACTOR = 0.9
@@ -51,6 +51,13 @@ def differences(seed: int, step: int, *, factor: float, deviation: float) -> Arr
     """Return z_t - factor z_(t-1) with white noise z of a deviation."""
     now, before = (np.random.default_rng([seed, number]).standard_normal(WEIGHTS) for number in (step + 1, step))
     return deviation * (now - factor * before * (step > 0))
+
+
+def moving(seed: int, step: int, *, lags: Mapping[int, float]) -> Array:
+    """Return z_t + sum of factor z_(t - lag) with white noise z, scaled to variance 1."""
+    now, *earlier = (np.random.default_rng([seed, 1_000 + step - lag]).standard_normal(WEIGHTS) for lag in (0, *lags))
+    total = now + sum(factor * noise for factor, noise in zip(lags.values(), earlier, strict=True))
+    return np.asarray(total / np.sqrt(1 + sum(factor**2 for factor in lags.values())))
 
 
 def each_clipped(rows: Array, *, clip: float = CLIP, order: int = 2) -> Array:
@@ -225,9 +232,34 @@ def with_laplace(seed: int, *, scale: float = 1.0, order: int = 1) -> TrainingAu
     return with_numpy(seed, claimed=LaplaceNoise(1.0), rows=True, noise=noise, clip=clip)
 
 
-def neighbours_subtracted(seed: int) -> TrainingAudit:
+def with_matrix(seed: int, *, kind: str, forgotten: bool = False) -> TrainingAudit:
+    """Train with noise M z of a matrix mechanism of a kind, in the right size or with a sensitivity of 1."""
+    claimed = matrix_noise(kind)
+    matrix = np.linalg.inv(claimed.strategy) if claimed.noise is None else claimed.noise
+    size = 1.0 if forgotten else claimed.sensitivity
+    white = np.random.default_rng([seed, 7]).standard_normal((matrix.shape[1], WEIGHTS))
+
     def noise(rng: np.random.Generator, step: int) -> Array:
-        return differences(seed, step, factor=1.0, deviation=1 / np.sqrt(2))
+        return np.asarray(size * matrix[step] @ white)
+
+    return with_numpy(seed, claimed=claimed, rows=False, noise=noise, steps=2 * STEPS)
+
+
+def matrix_noise(kind: str) -> MatrixNoise:
+    """Return a tree, one with Honaker's estimator, or a general matrix with entries of both signs."""
+    steps = 2 * STEPS
+    if kind == "matrix":
+        strategy = np.tril(np.random.default_rng(0).normal(size=(steps, steps)), -1) / 20
+        return MatrixNoise(1.0, strategy + np.diag(np.linspace(1, 1.5, steps)), participations=4, separation=30)
+    return MatrixNoise.of_tree(1.0, steps, honaker=kind == "Honaker tree")
+
+
+def with_moving(seed: int, **lags: float) -> TrainingAudit:
+    """Train with noise that is linear in earlier noise, by the factor of each lag."""
+    factors = {int(lag.removeprefix("lag_")): factor for lag, factor in lags.items()}
+
+    def noise(rng: np.random.Generator, step: int) -> Array:
+        return moving(seed, step, lags=factors)
 
     return with_numpy(seed, rows=False, noise=noise, steps=2 * STEPS)
 
@@ -245,6 +277,7 @@ HONEST: Mapping[str, Callable[[int], TrainingAudit]] = {
     "NumPy, sums after the clip": AFTER,
     "torch, tensors by name": with_torch,
     "correlated noise": with_correlated,
+    **{f"noise of a {kind}": partial(with_matrix, kind=kind) for kind in ("tree", "Honaker tree", "matrix")},
     "Laplace noise": with_laplace,
     **{f"Opacus, {mode}": partial(opacus_run, mode=mode) for mode in MODES},
 }
@@ -267,7 +300,10 @@ DEFECTS: Mapping[str, Callable[[int], TrainingAudit]] = {
     "NumPy, sums after the clip: the same noise in each step": partial(AFTER, noise=partial(repeated, period=1)),
     "NumPy, sums after the clip: twenty noises in turn": partial(AFTER, noise=partial(repeated, period=20)),
     "NumPy, sums after the clip: equal noise in neighbouring weights": partial(AFTER, noise=of_pairs),
-    "NumPy, sums after the clip: z_t - z_(t-1) as independent noise": neighbours_subtracted,
+    "NumPy, sums after the clip: z_t - z_(t-1) as independent noise": partial(with_moving, lag_1=-1.0),
+    "NumPy, sums after the clip: z_t + 0.5 z_(t-1) as independent noise": partial(with_moving, lag_1=0.5),
+    "NumPy, sums after the clip: z_t - z_(t-2) as independent noise": partial(with_moving, lag_2=-1.0),
+    "NumPy, sums after the clip: the same noise in every fifth step": partial(AFTER, noise=partial(repeated, period=5)),
     "torch, tensors by name: half of the noise": partial(with_torch, scale_of=lambda step, name: 0.5),
     "torch, tensors by name: no noise on a bias": partial(
         with_torch, scale_of=lambda step, name: float(name != "0.bias")
@@ -280,6 +316,10 @@ DEFECTS: Mapping[str, Callable[[int], TrainingAudit]] = {
     ),
     "correlated noise: sensitivity of C forgotten": partial(with_correlated, deviation=1.0),
     "correlated noise: half of the noise": partial(with_correlated, deviation=1.15),
+    **{
+        f"noise of a {kind}: sensitivity forgotten": partial(with_matrix, kind=kind, forgotten=True)
+        for kind in ("tree", "Honaker tree", "matrix")
+    },
     "Laplace noise: a third of the scale": partial(with_laplace, scale=1 / 3),
     "Laplace noise: a clip in the 2-norm": partial(with_laplace, order=2),
     **{

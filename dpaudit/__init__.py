@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dpaudit.claims.step_noise import CorrelatedNoise as CorrelatedNoise
     from dpaudit.claims.step_noise import GaussianNoise as GaussianNoise
     from dpaudit.claims.step_noise import LaplaceNoise as LaplaceNoise
+    from dpaudit.claims.step_noise import MatrixNoise as MatrixNoise
     from dpaudit.engine.answer.result import AuditResult as AuditResult
     from dpaudit.engine.answer.run_report import Report as Report
     from dpaudit.engine.answer.verdict import Verdict as Verdict
@@ -87,6 +88,7 @@ _HOMES = {
     "GaussianNoise": "dpaudit.claims.step_noise",
     "LaplaceNoise": "dpaudit.claims.step_noise",
     "LossRecord": "dpaudit.language_models.canary_texts.loss_record",
+    "MatrixNoise": "dpaudit.claims.step_noise",
     "RankedTables": "dpaudit.synthetic_tables.front_door.ranking",
     "Relation": "dpaudit.claims.curve",
     "Report": "dpaudit.engine.answer.run_report",

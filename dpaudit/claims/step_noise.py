@@ -6,6 +6,9 @@ A matrix mechanism releases y = x + C^-1 z for the sums x of the steps, white no
 the strategy. The product u = C y = C x + z is white noise plus C x, so it is decoded step by step. A record in the
 steps P moves u by the sum of the columns of C in P. The norm of that sum, at most the sensitivity, over the deviation
 of z is the mu of the record.
+
+A strategy with more rows than steps, such as a tree, has several decoders. For any noise M z on the sums, let L be the
+lower-triangular matrix with L L^T = M M^T. Then M z has the law of L w for white noise w, so L^-1 decodes it.
 Source: Denisov et al. (2022), arXiv:2202.08312; Choquette-Choo et al. (2023), arXiv:2306.08153.
 """
 
@@ -14,10 +17,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 
 from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.claims.curve import GaussianDP, PrivacyCurve
@@ -97,8 +103,42 @@ class LaplaceNoise(StepNoise):
         return ComposedLaplace(self.scale, 1)
 
 
+class MatrixMechanism(StepNoise):
+    """Gaussian noise of a matrix mechanism, for records that take part in few steps, or far apart."""
+
+    multiplier: float
+    steps: int
+    participations: int
+    separation: int
+
+    def require_participation(self) -> None:
+        """Raises: InputError for a multiplier, number of steps or participation out of range."""
+        require(0 < self.multiplier < math.inf, "multiplier must be > 0 and finite", multiplier=self.multiplier)
+        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+        require(self.participations >= 1, "participations must be >= 1", participations=self.participations)
+        require(self.separation >= 1, "separation must be >= 1", separation=self.separation)
+
+    def __str__(self) -> str:
+        often = f"{self.participations} participations at least {self.separation} steps apart"
+        often = "one participation" if self.participations == 1 else often
+        return f"correlated Gaussian noise of multiplier {self.multiplier:g} for {often}"
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """Largest norm of a record's part in C x, in clips, for the stated participation."""
+
+    @property
+    def deviation(self) -> float:
+        return self.multiplier * self.sensitivity
+
+    def curve(self, step: int) -> PrivacyCurve:
+        """Return the claim of one step: given earlier releases, a release tells of a record by C[t, t] / deviation."""
+        return GaussianDP(float(self.weights(step)[0]) / self.deviation)
+
+
 @dataclass(frozen=True)
-class CorrelatedNoise(StepNoise):
+class CorrelatedNoise(MatrixMechanism):
     """Gaussian noise C^-1 z of a matrix mechanism: DP-FTRL with a banded or Toeplitz strategy C, BandMF, DP-lambdaCGD.
 
     Attributes:
@@ -118,8 +158,7 @@ class CorrelatedNoise(StepNoise):
 
     def __post_init__(self) -> None:
         column = np.asarray(self.coefficients, np.float64)
-        require(0 < self.multiplier < math.inf, "multiplier must be > 0 and finite", multiplier=self.multiplier)
-        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+        self.require_participation()
         require(
             column.ndim == 1 and column.size > 0 and bool(np.isfinite(column).all()) and column[0] > 0,
             "coefficients must be the first column of C: finite numbers, the first one > 0",
@@ -129,10 +168,8 @@ class CorrelatedNoise(StepNoise):
         require(
             bool((column >= 0).all() and (np.diff(column) <= 0).all()),
             "coefficients must be >= 0 and must not increase",
-            do="other strategies have no simple sensitivity",
+            do="describe other strategies as a MatrixNoise",
         )
-        require(self.participations >= 1, "participations must be >= 1", participations=self.participations)
-        require(self.separation >= 1, "separation must be >= 1", separation=self.separation)
         object.__setattr__(self, "coefficients", tuple(column[: self.steps].tolist()))
 
     @classmethod
@@ -149,11 +186,6 @@ class CorrelatedNoise(StepNoise):
         require(0 <= factor < 1, "factor must be in [0, 1)", factor=factor)
         return cls(multiplier, (factor ** np.arange(steps)).tolist(), steps, **participation)
 
-    def __str__(self) -> str:
-        often = f"{self.participations} participations at least {self.separation} steps apart"
-        often = "one participation" if self.participations == 1 else often
-        return f"correlated Gaussian noise of multiplier {self.multiplier:g} for {often}"
-
     @property
     def sensitivity(self) -> float:
         """Largest norm of a record's part in C x: that of the earliest participations (arXiv:2306.08153)."""
@@ -163,13 +195,186 @@ class CorrelatedNoise(StepNoise):
             column[start : start + part.size] += part
         return float(np.linalg.norm(column))
 
-    @property
-    def deviation(self) -> float:
-        return self.multiplier * self.sensitivity
-
     def weights(self, step: int) -> Floats:
         return np.asarray(self.coefficients[: step + 1])
 
-    def curve(self, step: int) -> PrivacyCurve:
-        """Return the claim of one step: given earlier releases, a release tells of a record by C[t, t] / deviation."""
-        return GaussianDP(self.coefficients[0] / self.deviation)
+
+@dataclass(frozen=True, eq=False)
+class MatrixNoise(MatrixMechanism):
+    """Gaussian noise of any matrix mechanism, with its strategy C as a matrix; see also `of_factors` and `of_tree`.
+
+    The sum of step t is released with the noise (M z)[t]. M is C^-1 unless `noise` states another matrix.
+
+    Attributes:
+        multiplier: Deviation of z over the sensitivity of C, in clips, > 0: the training is (1 / multiplier)-Gaussian
+            DP for a record that takes part as stated.
+        strategy: C, shape (rows, steps); without `noise`, a lower-triangular matrix with a positive diagonal. An
+            object of jax_privacy with the method `materialize` for so many `steps`.
+        steps: Number of steps of the training; None for the number of columns of C.
+        participations: Largest number of steps in which one record takes part, >= 1.
+        separation: Smallest number of steps from one participation of a record to the next, >= 1.
+        stated_sensitivity: Sensitivity of C by your accountant, > 0; None for the largest one found by a search. That
+            search never exceeds the true one, so it accuses no noise that is large enough.
+        noise: M with M C = 1, shape (steps, rows); None for C^-1.
+    """
+
+    multiplier: float
+    strategy: Any
+    steps: int = 0
+    participations: int = 1
+    separation: int = 1
+    stated_sensitivity: float | None = None
+    noise: Floats | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        strategy = _matrix(self.strategy, self.steps)
+        object.__setattr__(self, "strategy", strategy)
+        object.__setattr__(self, "steps", int(strategy.shape[1]))
+        self.require_participation()
+        stated = self.stated_sensitivity
+        require(stated is None or 0 < stated < math.inf, "stated_sensitivity must be > 0 and finite", given=stated)
+        if self.noise is None:
+            require(
+                strategy.shape == (self.steps, self.steps)
+                and not np.triu(strategy, 1).any()
+                and bool((np.diag(strategy) > 0).all()),
+                "strategy must be a lower-triangular matrix with a positive diagonal",
+                shape=strategy.shape,
+                do="state the matrix of the noise for another strategy, or use `of_factors`",
+            )
+            return
+        undone = self.noise @ strategy if self.noise.shape == strategy.shape[::-1] else np.zeros((0, 0))
+        require(
+            undone.shape == (self.steps, self.steps) and np.allclose(undone, np.eye(self.steps), atol=1e-6),
+            "noise times strategy must be the identity matrix of the steps",
+            noise=self.noise.shape,
+            strategy=strategy.shape,
+        )
+
+    @classmethod
+    def of_factors(cls, multiplier: float, decoder: Any, strategy: Any, **options: Any) -> MatrixNoise:
+        """Return the noise of a factorization A = B C that releases A x + B z, in the sums x: A^-1 B z.
+
+        Observe the sums, so differences of released prefix sums if A adds up the steps.
+
+        Args:
+            multiplier: As in the class.
+            decoder: B, shape (steps, rows).
+            strategy: C, shape (rows, steps); B C must have an inverse.
+            options: Further fields of the class.
+        """
+        second, first = _matrix(strategy), _matrix(decoder)
+        require(
+            first.shape == second.shape[::-1] and np.linalg.matrix_rank(first @ second) == len(first),
+            "the factors must have shapes (steps, rows) and (rows, steps), and a product with an inverse",
+            decoder=first.shape,
+            strategy=second.shape,
+        )
+        noise = np.asarray(np.linalg.solve(first @ second, first), np.float64)
+        return cls(multiplier, second, noise=noise, **options)
+
+    @classmethod
+    def of_tree(cls, multiplier: float, steps: int, *, honaker: bool = False, **options: Any) -> MatrixNoise:
+        """Return the noise of a binary tree over the steps, as DP-FTRL adds it: `multiplier` is that of prefix sums.
+
+        Each node has noise of its own. The prefix sum of a step is the sum of the largest nodes that end by then;
+        with Honaker's estimator (from below), each node is averaged with the estimates of its children.
+
+        Args:
+            multiplier: Deviation of a node's noise over the sensitivity, which is the root of the number of levels for
+                one participation.
+            steps: Number of steps, >= 1.
+            honaker: True for Honaker's estimator.
+            options: `participations`, `separation` and `stated_sensitivity` of the class.
+        Source: Kairouz et al. (2021), arXiv:2103.00039; Honaker (2015).
+        """
+        require(steps >= 1, "steps must be >= 1", steps=steps)
+        nodes = [(first, 1 << level) for level in range(steps.bit_length()) for first in _firsts(level, steps)]
+        number = {node: place for place, node in enumerate(nodes)}
+        strategy = np.zeros((len(nodes), steps))
+        estimate = np.eye(len(nodes))  # weights of all nodes in the estimate of each node
+        share = 1.0  # weight of the node itself in its estimate
+        for level in range(steps.bit_length()):
+            # A node has variance 1, and the sum of its children's estimates twice theirs. By inverse variances, the
+            # weight of the node is the variance of the new estimate too.
+            share = 1.0 if level == 0 else 2 * share / (1 + 2 * share)
+            for first in _firsts(level, steps):
+                node, size = number[first, 1 << level], 1 << level
+                strategy[node, first : first + size] = 1
+                if honaker and level:
+                    children = number[first, size // 2], number[first + size // 2, size // 2]
+                    estimate[node] = share * estimate[node] + (1 - share) * estimate[list(children)].sum(0)
+        prefix = np.zeros((steps, len(nodes)))
+        for end in range(1, steps + 1):
+            size = end & -end
+            prefix[end - 1] = estimate[number[end - size, size]] + (prefix[end - size - 1] if end > size else 0)
+        return cls.of_factors(multiplier, prefix, strategy, **options)
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """Largest norm of a record's part in C x: as stated, or the largest one found.
+
+        A convex function of the vector of signed participations is increased by steps along its gradient, from
+        participations at equal distances. For one participation it is the largest norm of a column.
+        """
+        if self.stated_sensitivity is not None:
+            return self.stated_sensitivity
+        gram = self.strategy.T @ self.strategy
+        if self.participations == 1:
+            return math.sqrt(float(np.diag(gram).max()))
+        starts = np.linspace(0, min(self.separation, self.steps) - 1, 8).astype(int)
+        return max(self._increased(gram, int(start)) for start in np.unique(starts))
+
+    @cached_property
+    def _decoder(self) -> Floats:
+        """Lower-triangular matrix that turns the noise into white noise of the deviation of z."""
+        if self.noise is None:
+            return np.asarray(self.strategy, np.float64)
+        lower = np.linalg.cholesky(self.noise @ self.noise.T)
+        return np.asarray(solve_triangular(lower, np.eye(self.steps), lower=True), np.float64)
+
+    def weights(self, step: int) -> Floats:
+        require(step < self.steps, "the noise is described for fewer steps", steps=self.steps, step=step)
+        return self._decoder[step, : step + 1][::-1]
+
+    def _increased(self, gram: Floats, start: int) -> float:
+        signs = np.zeros(self.steps)
+        signs[start :: self.separation][: self.participations] = 1
+        norm = math.sqrt(signs @ gram @ signs)
+        while True:
+            gradient = gram @ signs
+            signs = np.sign(gradient) * self._largest(np.abs(gradient))
+            if (increased := math.sqrt(signs @ gram @ signs)) <= norm * (1 + 1e-12):
+                return norm
+            norm = increased
+
+    def _largest(self, values: Floats) -> Floats:
+        """Return the allowed participations with the largest sum of values >= 0, shape (steps,), each 0 or 1."""
+        most = min(self.participations, -(-self.steps // self.separation))
+        best = np.zeros((most + 1, self.steps + 1))  # of so many participations from a step on
+        for step in range(self.steps - 1, -1, -1):
+            later = best[:-1, min(step + self.separation, self.steps)]
+            best[1:, step] = np.maximum(best[1:, step + 1], values[step] + later)
+        chosen, step, count = np.zeros(self.steps), 0, most
+        while step < self.steps and count:
+            if best[count, step] > best[count, step + 1]:
+                chosen[step] = 1
+                step, count = step + self.separation, count - 1
+            else:
+                step += 1
+        return chosen
+
+
+def _matrix(values: Any, steps: int = 0) -> Floats:
+    """Return a matrix of finite numbers, or that of an object of jax_privacy for a number of steps."""
+    if hasattr(values, "materialize"):
+        values = values.materialize(steps) if steps else values.materialize()
+    matrix = np.asarray(values, np.float64)
+    require(matrix.ndim == 2 and bool(np.isfinite(matrix).all()), "a matrix of finite numbers", shape=matrix.shape)
+    require(steps in (0, matrix.shape[1]), "steps must be the columns of the strategy", shape=matrix.shape, steps=steps)
+    return matrix
+
+
+def _firsts(level: int, steps: int) -> range:
+    """Return the first steps of the complete nodes of a level."""
+    return range(0, steps - (1 << level) + 1, 1 << level)

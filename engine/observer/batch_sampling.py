@@ -182,6 +182,27 @@ class BatchSampling:
         return remarks
 
 
+def participation_remarks(batches: Sequence[NDArray[np.int64]], participations: int, separation: int) -> list[str]:
+    """Return sentences on records that take part more often, or sooner again, than a matrix mechanism states.
+
+    Args:
+        batches: As in `of_batches`.
+        participations: Largest stated number of steps of a record.
+        separation: Smallest stated number of steps from one participation of a record to the next.
+    """
+    steps, numbers = np.repeat(np.arange(len(batches)), [batch.size for batch in batches]), np.concatenate(batches)
+    order = np.lexsort((steps, numbers))
+    steps, numbers = steps[order], numbers[order]
+    gaps = np.diff(steps)[np.diff(numbers) == 0]
+    most, nearest = int(np.bincount(numbers).max(initial=0)), int(gaps.min(initial=len(batches)))
+    remarks = []
+    if most > participations:
+        remarks.append(f"a record took part in {most} steps, and the claim is about at most {participations}")
+    if nearest < separation:
+        remarks.append(f"a record took part again after {nearest} steps, and the claim is about at least {separation}")
+    return [f"not the stated participation: {remark}" for remark in remarks]
+
+
 def of_batches(batches: Sequence[NDArray[np.int64]], records: int) -> BatchSampling:
     """Return the sampling of all records, from the numbers of the records in each step.
 

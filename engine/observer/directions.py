@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,10 @@ from dpaudit.errors import require
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
-SETS = 2
-"""Sets of directions that take turns, so that the step after a canary has other canaries on other weights."""
+SETS = 3
+"""Sets of directions that take turns, so that the steps after a canary have other canaries on other weights."""
 WEIGHTS = 256
 """Number of weights of a direction; more if the model has more tensors."""
 
@@ -32,11 +34,13 @@ class Directions:
         place: Places of the weights in the concatenated tensors of the model.
         sign: Signs 1 or -1; a direction is its signs over the square root of their number.
         tensor: Numbers of the tensors that hold the weights.
+        pair: True for a weight that forms a pair with the next one: its neighbour in the tensor, with the other sign.
     """
 
     place: Ints
     sign: Floats
     tensor: Ints
+    pair: Flags
 
     @classmethod
     def draw(
@@ -74,6 +78,7 @@ class Directions:
         slots = {number: slot for slot, number in enumerate(place.ravel().tolist())}
         numbers, signs, tensors = place.reshape(-1), sign.reshape(-1), tensor.reshape(-1)
         paired: set[int] = set()
+        pair = np.zeros(place.shape, np.bool_)
         for slot in range(numbers.size - 1):
             coin, at = divmod(slot, each)
             first, second = int(numbers[slot]), int(numbers[slot + 1])
@@ -86,7 +91,8 @@ class Directions:
                 numbers[other], slots[second] = second, other
             numbers[slot + 1], slots[neighbour], signs[slot + 1] = neighbour, slot + 1, -signs[slot]
             paired |= {first, neighbour}
-        return cls(place, sign, tensor)
+            pair.reshape(-1)[slot] = True
+        return cls(place, sign, tensor, pair)
 
     @property
     def coins(self) -> int:
@@ -97,3 +103,26 @@ class Directions:
     def length(self) -> float:
         """Euclidean norm of a row of signs."""
         return float(np.sqrt(self.place.shape[2]))
+
+    @cached_property
+    def along(self) -> Floats:
+        """Signs, rotated as the numbers of a step are."""
+        return self.rotated(self.sign)
+
+    @cached_property
+    def kind(self) -> Ints:
+        """Kinds of the rotated numbers, in [0, 3 tensors): weight, difference or sum of neighbours of a tensor."""
+        kinds = np.zeros(self.place.size, np.int64)
+        first = np.flatnonzero(self.pair)
+        kinds[first], kinds[first + 1] = 1, 2
+        return 3 * self.tensor + kinds.reshape(self.place.shape)
+
+    def rotated(self, values: Floats) -> Floats:
+        """Return numbers at the places with the difference and the sum of each pair, over sqrt(2), in its place.
+
+        Independent Gaussian noise keeps its law, and noise that neighbours share has no difference.
+        """
+        flat, first = values.ravel().copy(), np.flatnonzero(self.pair)
+        upper, lower = flat[first], flat[first + 1]
+        flat[first], flat[first + 1] = (upper - lower) / math.sqrt(2), (upper + lower) / math.sqrt(2)
+        return flat.reshape(values.shape)

@@ -5,38 +5,62 @@ direction, a canary that joined adds its effect. The coins of earlier steps are 
 how large the noise of each tensor is, and how the noise of a step follows from that of other steps.
 
 A guess uses the residual of its step, and what was fixed before its coin was tossed. If noise is claimed to be
-independent, it also uses the residual of the next step on the same weights, where that step has no canary. It never
-uses another coin of its step. So if the claim holds, it is right with probability at most (1 + total variation) / 2.
+independent, it also uses the residuals of the next steps on the same weights, where these steps have no canary. It
+never uses another coin of its step. So if the claim holds, it is right with probability at most
+(1 + total variation) / 2.
+
+The residual of a step and those of the next steps are weighted as in a linear discriminant: by the covariance of the
+noise, and by what a canary was seen to add to each of them. So noise that is linear in that of other steps cancels out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.observer.directions import Directions
+from dpaudit.engine.observer.directions import SETS, Directions
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-LAGS = 8
-"""Number of earlier steps from which the noise of a step is predicted."""
+LAGS, AHEAD = 8, SETS - 1
+"""Numbers of earlier and of later steps from which the noise of a step is predicted."""
 STORED_NUMBERS = 4_000_000
 """Largest number of residuals that are stored to find noise that repeats."""
 PRIOR_NUMBERS = 50.0
 """Weight of the claimed variance, in numbers, next to those observed of a tensor."""
-PRIOR_COINS = 4.0
-"""Weight of the claimed effect of a canary, in coins, next to those observed."""
+PRIOR_COINS, PRIOR_LATER = 4.0, 50.0
+"""Weight of the claimed effect of a canary, and of none on later steps, in coins, next to those observed."""
 LIKENESS = 0.6
 """Correlation of a step's noise with that of an earlier one from which it counts as repeated."""
 RIDGE = 1e-3
 """Share of the claimed variance that is added to the variances of a regression."""
-STEPS_OF_BARE, BARE_SHARE = 8, 0.05
+STEPS_OF_BARE, BARE_SHARE = 12, 0.05
 """Number of steps from which a weight may count as one without noise, and its largest share of the variance."""
 LEAST_SHARE = 1e-9
 """Smallest variance of a tensor's noise, as a share of the claimed one."""
 SWITCH_COINS = 6.0
 """Lead in right guesses, beyond chance, that the learned noise needs over the claimed noise."""
+
+
+@dataclass(frozen=True, eq=False)
+class WaitingStep:
+    """A step that waits for its guesses.
+
+    Attributes:
+        turn: Number of its set of directions.
+        residual: Its residual on all weights, rotated, shape (sets, coins, weights).
+        coins: True for each canary that joined, shape (coins,).
+        size: Claimed effect of its canaries, as a multiple of that in the first step.
+    """
+
+    turn: int
+    residual: Floats
+    coins: Flags
+    size: float = 1.0
 
 
 class NoiseModel:
@@ -45,35 +69,39 @@ class NoiseModel:
     Args:
         directions: The directions.
         deviation: Claimed deviation of the noise in clips.
-        effect: What a canary adds along its direction by the claim, in clips.
+        effect: What a canary adds along its direction in the first step by the claim, in clips.
         is_independent: True if the noise of steps is claimed to be independent.
     """
 
     def __init__(self, directions: Directions, deviation: float, effect: float, *, is_independent: bool) -> None:
-        self._directions, self._claimed, self._is_independent = directions, deviation**2, is_independent
-        self._tensors = int(directions.tensor.max()) + 1
+        self.directions, self._claimed = directions, deviation**2
+        self._ahead = AHEAD if is_independent else 0
+        kinds = 3 * (int(directions.tensor.max()) + 1)
         size = directions.place.size
         self._stored = np.zeros((max(LAGS + 1, min(STORED_NUMBERS // size, 2_000)), size), np.float32)
         self._count = 0
-        self._products = np.zeros((LAGS + 2, LAGS + 2))  # of the noise of a step, the next one, and those before
-        self._squares, self._numbers = np.zeros(self._tensors), np.zeros(self._tensors)
+        rows = 1 + AHEAD + LAGS
+        self._products = np.zeros((rows, rows))  # of the noise of a step, of the next ones, and of those before
+        self._squares, self._numbers = np.zeros(kinds), np.zeros(kinds)
         self._of_weights = np.zeros(directions.place.shape)  # sums of squares of the noise of each weight
-        self._effect_sum, self._effect_count = PRIOR_COINS * effect, PRIOR_COINS
+        later = np.arange(1 + AHEAD) > 0
+        self._effect_sums = np.where(later, 0.0, PRIOR_COINS * effect)
+        self._effect_counts = np.where(later, PRIOR_LATER, PRIOR_COINS)
         self._lead = -SWITCH_COINS
-        self._factors: Floats = np.zeros(LAGS + 1)
+        self.repeats: list[int] = []
+        """Number of steps since the noise that each step repeats, 0 if it repeats none."""
 
-    def scores(self, turn: int, residual: Floats, following: Floats | None) -> Floats:
+    def scores(self, step: WaitingStep, following: Sequence[WaitingStep]) -> Floats:
         """Return scores of the coins of a step by the claimed noise and by the learned one, shape (2, coins).
 
         Args:
-            turn: Number of the set of directions of the step.
-            residual: Residual of the step on all weights, shape (sets, coins, weights).
-            following: Residual of the next step; None if there is none.
+            step: The step.
+            following: The steps after it, as many as were observed; the first `AHEAD` are used.
         """
-        own_noise, effect = residual[turn], self.effect * self._directions.sign[turn] / self._directions.length
-        unexplained = self._without_explained(turn, residual, following)
-        by_claim = ((own_noise - effect / 2) * effect).sum(1) / self._claimed
-        learned = ((unexplained - effect / 2) * effect / self._variances(turn)).sum(1)
+        along = step.size * self._along(step.turn)
+        unexplained, moved, _ = self._unexplained(step, following)
+        by_claim = ((step.residual[step.turn] - self.effect * along / 2) * self.effect * along).sum(1) / self._claimed
+        learned = ((unexplained - moved * along / 2) * moved * along / self._variances(step.turn)).sum(1)
         return np.array([by_claim, learned])
 
     @property
@@ -81,49 +109,62 @@ class NoiseModel:
         """True if the learned noise guessed clearly better than the claimed one so far."""
         return self._lead > 0
 
-    def add(self, turn: int, residual: Floats, following: Floats | None, coins: Flags, scores: Floats) -> None:
-        """Learn from a step whose coins are known.
-
-        Args:
-            turn: As in `scores`.
-            residual: As in `scores`.
-            following: As in `scores`.
-            coins: True for each canary that joined, shape (coins,).
-            scores: What `scores` returned, over all processes.
-        """
-        right = [int(((score > 0) == coins).sum()) for score in scores]
+    def add(self, step: WaitingStep, following: Sequence[WaitingStep], scores: Floats) -> None:
+        """Learn from a step whose coins are known; `scores` is what `scores` returned, over all processes."""
+        right = [int(((score > 0) == step.coins).sum()) for score in scores]
         self._lead += right[1] - right[0]
-        sign = self._directions.sign[turn] / self._directions.length
-        along = (residual[turn] * sign).sum(1)
-        if coins.any() and np.isfinite(along).all():
-            self._effect_sum += float(along[coins].sum())
-            self._effect_count += int(coins.sum())
-        unexplained = self._without_explained(turn, residual, following) - coins[:, None] * sign * self.effect
+        along, joined, rows = self._along(step.turn), step.coins, self._rows(step, following)
+        effects = (rows * along).sum(2)[:, joined].sum(1) / step.size
+        usable = np.isfinite(effects) & (np.arange(effects.size) < 1 + len(following))
+        self._effect_sums[usable] += effects[usable]
+        self._effect_counts[usable] += joined.sum()
+        unexplained, moved, repeated = self._unexplained(step, following)
+        unexplained = unexplained - moved * step.size * joined[:, None] * along
         if not np.isfinite(unexplained).all():
             return
-        tensor = self._directions.tensor[turn].ravel()
-        np.add.at(self._squares, tensor, (unexplained**2).ravel())
-        np.add.at(self._numbers, tensor, 1.0)
-        self._remember(turn, residual, following, coins)
+        self.repeats.append(repeated)
+        kind = self.directions.kind[step.turn].ravel()
+        np.add.at(self._squares, kind, (unexplained**2).ravel())
+        np.add.at(self._numbers, kind, 1.0)
+        canaries = (self.effects * step.size)[:, None, None] * joined[:, None] * along
+        rows = np.concatenate([rows - canaries, self._earlier(step.turn)]).reshape(len(self._products), -1)
+        if np.isfinite(rows).all() and len(following) >= self._ahead:
+            self._products += rows @ rows.T
+        noise = step.residual.copy()
+        noise[step.turn] -= canaries[0]
+        self._stored[self._count % len(self._stored)] = noise.ravel()
+        self._of_weights += noise**2
+        self._count += 1
 
     @property
     def noise(self) -> Floats:
-        """Noise of the stored steps without canaries, in clips, shape (steps, weights)."""
-        return self._stored[: min(self._count, len(self._stored))].astype(np.float64)
+        """Noise of the stored steps without canaries, in clips, in the order of the steps, shape (steps, weights)."""
+        first = max(0, self._count - len(self._stored))
+        rows: Floats = self._stored[np.arange(first, self._count) % len(self._stored)].astype(np.float64)
+        return rows
+
+    @property
+    def effects(self) -> Floats:
+        """Effects of a canary along its direction in its step and in those after it, in clips, shape (1 + AHEAD,)."""
+        return np.asarray(self._effect_sums / self._effect_counts)
 
     @property
     def effect(self) -> float:
-        """Effect of a canary along its direction, in clips: as claimed at first, then as observed."""
-        return self._effect_sum / self._effect_count
+        """Effect of a canary in its step, in clips: as claimed at first, then as observed."""
+        return float(self.effects[0])
+
+    def _along(self, turn: int) -> Floats:
+        return np.asarray(self.directions.along[turn] / self.directions.length)
 
     def _variances(self, turn: int) -> Floats:
         """Return the variance of the noise of each weight that other steps do not explain, shape (coins, weights).
 
-        It is that of the tensor, but for weights that nearly had no noise in all steps so far.
+        It is that of the tensor, or of differences or sums of neighbours in it, but for weights that nearly had no
+        noise in all steps so far.
         """
         prior = np.where(self._numbers > 4 * PRIOR_NUMBERS, 1e-9, PRIOR_NUMBERS)
-        of_tensors = (self._squares + prior * self._claimed) / (self._numbers + prior)
-        variance = of_tensors[self._directions.tensor[turn]]
+        of_kinds = (self._squares + prior * self._claimed) / (self._numbers + prior)
+        variance = of_kinds[self.directions.kind[turn]]
         if self._count >= STEPS_OF_BARE:
             mean_square = self._of_weights[turn] / self._count
             variance = np.where(mean_square < BARE_SHARE * variance, mean_square, variance)
@@ -134,49 +175,45 @@ class NoiseModel:
         lags = np.arange(1, LAGS + 1)
         rows: Floats = self._stored[(self._count - lags) % len(self._stored)].astype(np.float64)
         rows[lags > self._count] = 0
-        return rows.reshape(LAGS, *self._directions.place.shape)[:, turn]
+        return rows.reshape(LAGS, *self.directions.place.shape)[:, turn]
 
-    def _without_explained(self, turn: int, residual: Floats, following: Floats | None) -> Floats:
-        """Return the residual of a step without what other steps explain of it, shape (coins, weights)."""
-        unexplained = residual[turn] - np.tensordot(self._factors[1:], self._earlier(turn), 1)
-        if following is not None and self._is_independent and np.isfinite(following[turn]).all():
-            unexplained = unexplained - self._factors[0] * following[turn]
-        return np.asarray(unexplained - self._repeated(turn, unexplained), np.float64)
+    def _rows(self, step: WaitingStep, following: Sequence[WaitingStep]) -> Floats:
+        """Return the residual of a step and those of the next ones, 0 if missing, shape (1 + ahead, coins, weights)."""
+        rows = np.zeros((1 + AHEAD, *step.residual.shape[1:]))
+        rows[0] = step.residual[step.turn]
+        for place, later in enumerate(following[: self._ahead], 1):
+            residual = later.residual[step.turn]
+            rows[place] = np.where(np.isfinite(residual), residual, 0.0)
+        return rows
 
-    def _repeated(self, turn: int, unexplained: Floats) -> Floats:
-        """Return the multiple of an earlier step's noise that repeats in this step, 0 if none does."""
-        stored = (
-            self._stored[: self._count]
-            .reshape(-1, *self._directions.place.shape)[:, turn]
-            .reshape(-1, unexplained.size)
-        )
+    def _unexplained(self, step: WaitingStep, following: Sequence[WaitingStep]) -> tuple[Floats, float, int]:
+        """Return the residual of a step without what other steps explain of it, shape (coins, weights).
+
+        Returns: Also what a canary adds to it, in clips, and the number of steps since the noise that it repeats, 0
+            for none.
+        """
+        used = 1 + min(len(following), self._ahead)
+        powers = self._products.copy()
+        powers[np.diag_indices_from(powers)] += RIDGE * self._claimed * max(self._count, 1) * step.residual[0].size
+        by_earlier = np.linalg.solve(powers[1 + AHEAD :, 1 + AHEAD :], powers[1 + AHEAD :, :used])
+        covariance = powers[:used, :used] - powers[:used, 1 + AHEAD :] @ by_earlier
+        weights = np.linalg.solve(covariance, self.effects[:used])
+        weights = weights / weights[0] if weights[0] > 0 and self._count else np.eye(used)[0]
+        explained = np.tensordot(by_earlier, self._earlier(step.turn), (0, 0))
+        unexplained = np.tensordot(weights, self._rows(step, following)[:used] - explained, 1)
+        repeated, since = self._repeated(step.turn, unexplained)
+        return unexplained - repeated, float(weights @ self.effects[:used]), since
+
+    def _repeated(self, turn: int, unexplained: Floats) -> tuple[Floats, int]:
+        """Return the multiple of an earlier step's noise that repeats in this step, and the number of steps since."""
+        size, none = unexplained.size, (np.zeros_like(unexplained), 0)
+        stored = self._stored[: self._count, turn * size : (turn + 1) * size]
         if not len(stored):
-            return np.zeros_like(unexplained)
+            return none
         flat = unexplained.ravel().astype(np.float32)
         products, powers = stored @ flat, np.einsum("ij,ij->i", stored, stored) + np.float32(1e-30)
         best = int(np.argmax(products**2 / powers))
-        if products[best] ** 2 < LIKENESS**2 * powers[best] * float(flat @ flat):
-            return np.zeros_like(unexplained)
-        return np.asarray(products[best] / powers[best] * stored[best].reshape(unexplained.shape), np.float64)
-
-    def _remember(self, turn: int, residual: Floats, following: Floats | None, coins: Flags) -> None:
-        sign = self._directions.sign[turn] / self._directions.length
-        noise = residual.copy()
-        noise[turn] -= coins[:, None] * sign * self.effect
-        next_noise = np.zeros_like(noise[turn]) if following is None or not self._is_independent else following[turn]
-        rows = np.concatenate([[noise[turn]], [next_noise], self._earlier(turn)]).reshape(LAGS + 2, -1)
-        if np.isfinite(rows).all():
-            self._products += rows @ rows.T
-        self._stored[self._count % len(self._stored)] = noise.ravel()
-        self._of_weights += noise**2
-        self._count += 1
-        self._refit()
-
-    def _refit(self) -> None:
-        """Fit the regression of a step's noise on that of other steps."""
-        powers = self._products.copy()
-        powers[np.diag_indices_from(powers)] += RIDGE * self._claimed * max(self._count, 1)
-        if not self._is_independent:
-            powers[1, :], powers[:, 1] = 0, 0
-            powers[1, 1] = 1
-        self._factors = np.asarray(np.linalg.solve(powers[1:, 1:], powers[1:, 0]), np.float64)
+        if not products[best] ** 2 >= LIKENESS**2 * powers[best] * float(flat @ flat):
+            return none
+        repeated = np.asarray(products[best] / powers[best] * stored[best].reshape(unexplained.shape), np.float64)
+        return repeated, (self._count - best - 1) % len(self._stored) + 1

@@ -14,15 +14,15 @@ from scipy.special import ndtr, ndtri
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, parse_claim
 from dpaudit.claims.composition import SubsampledGaussian
-from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, StepNoise
+from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, MatrixMechanism, StepNoise
 from dpaudit.engine.answer.answer_words import POWER
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.sensitivity import smallest_factor
 from dpaudit.engine.answer.verdict import Answered
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
-from dpaudit.engine.observer.batch_sampling import of_batches
-from dpaudit.engine.observer.directions import Directions
-from dpaudit.engine.observer.guesses import NoiseModel
+from dpaudit.engine.observer.batch_sampling import of_batches, participation_remarks
+from dpaudit.engine.observer.directions import SETS, Directions
+from dpaudit.engine.observer.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.engine.observer.leaves import Places, leaves, like, shapes_of, with_examples
 from dpaudit.engine.observer.processes import Processes, Share
 from dpaudit.errors import InputError, require
@@ -146,7 +146,7 @@ class TrainingAudit:
             clip: Largest norm of one record's contribution to the sum, > 0.
             divisor: Divisor of the noisy sum that is observed, > 0, such as the expected batch size.
             claim: Claim of the whole training, which the answer mentions: a `Claim`, epsilon, (epsilon, delta), ...
-            coins: Number of coins of a step, >= 1; fewer in a model with fewer than 2 weights for each.
+            coins: Number of coins of a step, >= 1; fewer in a model with fewer than 3 weights for each.
             sampling_rate: Rate of Poisson sampling of the training, in (0, 1], for the cost that the answer mentions.
             steps: Number of steps of the training, >= 1, likewise.
             records: Number of records of the training data, >= 1, which `batch` needs.
@@ -161,6 +161,12 @@ class TrainingAudit:
         require(coins >= 1, "coins must be >= 1", coins=coins)
         self.clip, self.divisor, self.name = clip, divisor, name
         self._whole = _WholeTraining.of(claim, sampling_rate, steps)
+        require(
+            not isinstance(self.noise, MatrixMechanism) or sampling_rate in (None, 1),
+            "correlated noise has no claim for Poisson sampling",
+            do="leave `sampling_rate` out; records take part as the noise states it",
+            sampling_rate=sampling_rate,
+        )
         require(records is None or records >= 1, "records must be >= 1", records=records)
         self._coins, self._records = coins, records
         self._batches: list[NDArray[np.int64]] = []
@@ -177,7 +183,7 @@ class TrainingAudit:
         self._current = np.zeros(0)  # noise and canaries of the last step, as released
         self._released: list[Floats] = []  # noise of earlier steps, as released, that later ones are decoded with
         self._joined: Any = None  # `_JoinedStep` from its coins to its observation
-        self._waiting: tuple[int, Floats, Flags] | None = None
+        self._waiting: list[WaitingStep] = []
         self._scores: list[Floats] = []
         self._truths: list[Flags] = []
         self.step = 0
@@ -217,7 +223,7 @@ class TrainingAudit:
         """Give up a step that joined its canaries and is never observed; its coins count as guessed wrong."""
         if not self.awaits_observation:
             return
-        self._finish(None)
+        self._finish(0)
         self._scores.append(np.zeros(self._joined.coins.size))
         self._truths.append(self._joined.coins)
         if not self._is_independent:  # later steps cannot be decoded without this one, so their guesses are wrong too
@@ -292,25 +298,26 @@ class TrainingAudit:
             weights=sum(sizes),
             expected=self._weights,
         )
-        places = self._places if sizes == self._sizes else Places(sizes, self._directions_of_model.place)
-        residual = self._decoded(places.at(noisy) * ((divisor or self.divisor) / self.clip) - joined.base)
-        self._finish(residual)
-        self._waiting = self.step % len(self._directions_of_model.place), residual, joined.coins
+        directions = self._directions_of_model
+        places = self._places if sizes == self._sizes else Places(sizes, directions.place)
+        released = directions.rotated(places.at(noisy) * ((divisor or self.divisor) / self.clip) - joined.base)
+        size = float(self.noise.weights(self.step)[0] / self.noise.weights(0)[0])
+        turn = self.step % len(directions.place)
+        self._waiting.append(WaitingStep(turn, self._decoded(released), joined.coins, size))
         self._joined = None
         self.step += 1
-        if not self._is_independent:
-            self._finish(None)
+        self._finish(AHEAD if self._is_independent else 0)
 
     @property
     def result(self) -> TrainingResult:
         """The answer from all steps so far, as often as wanted, in every process of a training that divides weights.
 
-        It guesses the last step without waiting for the next one, once and for all. A second guess of the same step
+        It guesses the last steps without waiting for the next ones, once and for all. A second guess of the same step
         would be a second chance, for which the bets over all steps do not pay.
         Raises: InputError before the first step.
         """
         require(self.step > 0, "the answer exists once a step was observed")
-        self._finish(None)
+        self._finish(0)
         scores = np.nan_to_num(np.concatenate(self._scores), nan=0.0)
         return self._answer(StepScores.in_single_precision(np.concatenate(self._truths), scores))
 
@@ -331,10 +338,10 @@ class TrainingAudit:
         """Draw the directions in the first step, check the size in later ones, and toss the coins of the step."""
         sizes = [math.prod(shape) for shape in shapes]
         if self._directions is None:
-            coins = max(1, min(self._coins, sum(sizes) // 2))
+            coins = max(1, min(self._coins, sum(sizes) // SETS))
+            self._sizes = sizes
             # If the clip is in the 1-norm, a canary on one weight reveals most.
             weights = 1 if isinstance(self.noise, LaplaceNoise) else None
-            self._sizes = sizes
             self._directions = Directions.draw(shapes, coins, self._directions_rng, weights=weights)
             self._places = Places(sizes, self._directions.place)
             shards = self._processes.count if self._processes.share == "weights" else 1
@@ -394,34 +401,34 @@ class TrainingAudit:
             now * released + sum(w * noise for w, noise in zip(before, reversed(self._released), strict=False))
         )
 
+    def _relative_claims(self, steps: int) -> Floats | None:
+        """Return the claimed mu of each step as a multiple of that of the first; None if all are equal."""
+        if self._is_independent:
+            return None
+        diagonal = np.array([self.noise.weights(step)[0] for step in range(steps)])
+        return None if np.ptp(diagonal) == 0 else np.asarray(diagonal / diagonal[0], np.float64)
+
     def _of_all_records(self, base: Floats) -> Floats:
         return self._processes.summed(base) if self._processes.share == "records" else base
 
-    def _guessed(self, turn: int, residual: Floats, following: Floats | None) -> tuple[Floats, Floats]:
-        """Return the scores of the coins of a step, and those by the claimed and by the learned noise."""
-        assert self._model is not None
-        both = self._model.scores(turn, residual, following)
-        if self._processes.share == "weights":
-            both = self._processes.summed(both)
-        return both[int(self._model.prefers_learned)], both
-
-    def _finish(self, following: Floats | None) -> None:
-        """Guess the coins of the step that waits, then learn from them."""
-        if self._waiting is None:
-            return
-        assert self._model is not None
-        turn, residual, coins = self._waiting
-        self._waiting = None
-        chosen, both = self._guessed(turn, residual, following)
-        self._scores.append(chosen)
-        self._truths.append(coins)
-        self._model.add(turn, residual, following, coins, both)
-        if not self._is_independent:
+    def _finish(self, waiting: int) -> None:
+        """Guess the coins of steps until so many wait, each with those after it, and learn from them."""
+        while len(self._waiting) > waiting:
+            assert self._model is not None
+            step, *following = self._waiting
+            del self._waiting[0]
+            both = self._model.scores(step, following)
+            if self._processes.share == "weights":
+                both = self._processes.summed(both)
+            self._scores.append(both[int(self._model.prefers_learned)])
+            self._truths.append(step.coins)
+            self._model.add(step, following, both)
             directions = self._directions_of_model
-            noise = self._current.copy()
-            effect = self._model.effect / self.noise.weights(0)[0]  # as released, not decoded
-            noise[turn] -= coins[:, None] * directions.sign[turn] / directions.length * effect
-            self._released.append(noise)
+            if not self._is_independent:
+                noise = self._current.copy()
+                effect = self._model.effect / self.noise.weights(0)[0]  # as released, not decoded
+                noise[step.turn] -= step.coins[:, None] * directions.along[step.turn] / directions.length * effect
+                self._released.append(noise)
 
     def _answer(self, evidence: StepScores) -> TrainingResult:
         coins = self._directions_of_model.coins
@@ -429,10 +436,10 @@ class TrainingAudit:
         delta = self._whole.delta
         claim = Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)
         estimator = CoinAverages(coins=coins, delta=delta, confidence=CONFIDENCE)
-        tally = estimator.tally(evidence)
+        tally = replace(estimator.tally(evidence), relative=self._relative_claims(len(self._scores)))
         bound = estimator.find([tally])
         claimed = curve.delta(0.0)
-        everything = estimator.find([CoinTally(np.ones(tally.share.size))])
+        everything = estimator.find([replace(tally, share=np.ones_like(tally.share))])
         factor = detectable_noise(claimed, coins, tally.share.size)
         assert self._model is not None
         form = NoiseForm(
@@ -452,7 +459,10 @@ class TrainingAudit:
         joined = int(evidence.truth.sum())
         notes = [CANARIED.format(joined=joined)]
         if self._batches and self._records is not None:
-            notes += of_batches(self._batches, self._records).remarks(self._whole.sampling_rate)
+            if isinstance(self.noise, MatrixMechanism):
+                notes += participation_remarks(self._batches, self.noise.participations, self.noise.separation)
+            else:
+                notes += of_batches(self._batches, self._records).remarks(self._whole.sampling_rate)
         if self.skipped:
             notes.append(
                 f"{self.skipped:,} of {self.step:,} steps were not observed; their coins count as guessed wrong"

@@ -7,9 +7,9 @@ right with probability at most p = (1 + TV) / 2. TV is the total variation that 
 
 has expectation at most 1, however the guesses of the step depend on each other. It averages bets on each coin.
 The product over steps, averaged over several w, is a nonnegative supermartingale. Under the claim it ever reaches
-1 / error with probability at most `error` (Ville, 1939). It falls as p grows, so the values of p that are rejected form
-an interval, whose end is the bound. Counts of right guesses must not be pooled over the coins of a step: all of them
-may be right or wrong together.
+1 / error with probability at most `error` (Ville, 1939). If steps have different claims, each has its own p. The
+product falls as p grows, so the values of p that are rejected form an interval, whose end is the bound. Counts of right
+guesses must not be pooled over the coins of a step: all of them may be right or wrong together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, logsumexp
+from scipy.special import expit, logit, logsumexp, ndtr, ndtri
 
 from dpaudit.errors import require
 from dpaudit.estimators.bisection import last_true
@@ -36,15 +36,24 @@ START = (0.5, 0.1, 0.1, 0.1, 0.1, 0.1)
 
 @dataclass(frozen=True, eq=False)
 class CoinTally:
-    """Shares of right guesses in one game."""
+    """Shares of right guesses in one game.
 
-    share: NDArray[np.float64]  # share of right guesses of each step, in order, shape (steps,)
+    Attributes:
+        share: Share of right guesses of each step, in order, shape (steps,).
+        relative: Claimed mu of each step, as a multiple of that of the step whose total variation is bounded, shape
+            (steps,); None if all are equal.
+    """
+
+    share: NDArray[np.float64]
+    relative: NDArray[np.float64] | None = None
 
     def log_wealth(self, accuracy: float) -> float:
         """Return the logarithm, >= 0, of the largest wealth so far if guesses are right with this probability."""
-        bets = np.array(BETS)[:, None]
+        bets, right = np.array(BETS)[:, None], np.asarray(accuracy)
+        if self.relative is not None:
+            right = ndtr(self.relative * ndtri(accuracy))
         with np.errstate(divide="ignore"):  # all that was bet is lost if every guess of a step is wrong
-            gains = np.log1p(bets * (self.share / accuracy - 1))
+            gains = np.log1p(bets * (self.share / right - 1))
         wealth = logsumexp(np.cumsum(gains, axis=1) + np.log(START)[:, None], axis=0)
         return max(0.0, float(wealth.max()))
 

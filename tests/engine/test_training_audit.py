@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,20 @@ from benchmarks.training_audits import (
     each_clipped,
     fresh,
     half_noise,
+    matrix_noise,
+    moving,
     numpy_loop,
+    of_pairs,
     opacus_run,
     part_without,
     repeated,
     unclipped,
+    with_matrix,
 )
 from dpaudit import CorrelatedNoise, GaussianNoise, LaplaceNoise, TrainingAudit, Verdict
 from dpaudit.engine.observer import training_audit
 from dpaudit.engine.observer.directions import SETS, Directions
-from dpaudit.engine.observer.guesses import NoiseModel
+from dpaudit.engine.observer.guesses import NoiseModel, WaitingStep
 from dpaudit.engine.observer.leaves import Places
 from dpaudit.engine.observer.processes import Processes
 from dpaudit.errors import InputError
@@ -91,6 +96,9 @@ DEFECTS: Mapping[str, dict[str, Any]] = {
     "five noises in turn": {"noise": partial(repeated, period=5)},
     "twenty noises in turn": {"noise": partial(repeated, period=20)},
     "differences of neighbouring noise": {"noise": differences_of(1.0, 1 / np.sqrt(2)), "steps": 120},
+    "neighbouring noise added": {"noise": lambda rng, step: moving(5, step, lags={1: 0.5}), "steps": 200},
+    "noise of two steps before subtracted": {"noise": lambda rng, step: moving(5, step, lags={2: -1.0}), "steps": 120},
+    "one number for two weights": {"noise": of_pairs},
     "one number for thirty weights": {"noise": once_for_neighbours},
     "no clip": {"clip": unclipped},
     "a clip twice as large": {"clip": partial(each_clipped, clip=2 * CLIP)},
@@ -116,6 +124,32 @@ def test_correlated_noise_is_decoded() -> None:
     assert train(audit_of(1.0), differences_of(0.9, claimed.sensitivity, 9)).result.verdict is Verdict.UNDECIDED
 
 
+@pytest.mark.parametrize("kind", ["tree", "Honaker tree", "matrix"])
+def test_noise_of_any_matrix_is_decoded(kind: str) -> None:
+    """Steps of a Honaker tree and of the matrix reveal different amounts: each has its own claim."""
+    relative = np.array([matrix_noise(kind).weights(step)[0] for step in range(120)])
+    assert (np.ptp(relative) > 0) == (kind != "tree")
+    right = with_matrix(3, kind=kind).result
+    assert right.verdict is Verdict.NO_VIOLATION, str(right)
+    assert right.test.noise is not None
+    assert not right.test.noise.odd
+    assert with_matrix(3, kind=kind, forgotten=True).result.verdict is Verdict.VIOLATION
+
+
+def test_correlated_noise_has_claims_for_stated_participation_only() -> None:
+    claimed = CorrelatedNoise.with_factor(0.9, 1.0, steps=20, participations=2, separation=10)
+    with pytest.raises(InputError, match="no claim for Poisson sampling"):
+        audit_of(claimed, sampling_rate=0.1)
+    for every, words in ((10, ""), (5, "in 4 steps, and the claim is about at most 2; again after 5 steps")):
+        audit = audit_of(claimed, records=50)
+        for step in range(20):
+            audit.batch(np.arange(50) % every == step % every)
+            audit.observe(audit.join(np.zeros(WEIGHTS)))
+        remarks = "; ".join(note for note in audit.result.notes if "participation" in note)
+        assert [part in remarks for part in words.split("; ")] == [True] * len(words.split("; ")), remarks
+        assert bool(remarks) == bool(words)
+
+
 def test_laplace_noise() -> None:
     def noise(rng: np.random.Generator, step: int, *, scale: float) -> np.ndarray:
         return rng.laplace(scale=scale, size=WEIGHTS)
@@ -131,23 +165,12 @@ def test_a_learner_that_sees_its_coins_breaks_the_stated_error(monkeypatch: pyte
     """Planted: the coins of the step are learned before they are guessed."""
     scores = NoiseModel.scores
 
-    def peeks(self: NoiseModel, turn: int, residual: Any, following: Any) -> Any:
-        sign = self._directions.sign[turn] / self._directions.length
-        peeked = self._peeked[:, None] * sign * 0.6
-        residual = residual.copy()
-        residual[turn] += peeked
-        return scores(self, turn, residual, following)
-
-    observe = TrainingAudit._finish
-
-    def telling(self: TrainingAudit, following: Any) -> None:
-        if self._waiting is not None:
-            assert self._model is not None
-            self._model._peeked = self._waiting[2]  # type: ignore[attr-defined]
-        observe(self, following)
+    def peeks(self: NoiseModel, step: WaitingStep, following: Any) -> Any:
+        residual = step.residual.copy()
+        residual[step.turn] += step.coins[:, None] * self.directions.along[step.turn] / self.directions.length * 0.6
+        return scores(self, replace(step, residual=residual), following)
 
     monkeypatch.setattr(NoiseModel, "scores", peeks)
-    monkeypatch.setattr(TrainingAudit, "_finish", telling)
     p_values = [train(audit_of(seed=seed), steps=60, seed=seed).result.p_value for seed in range(12)]
     assert stats.binom.sf(np.sum(np.array(p_values) <= 0.05) - 1, len(p_values), 0.05) < 1e-3
 
@@ -223,12 +246,16 @@ def test_directions_are_orthogonal_and_touch_every_tensor() -> None:
     directions = Directions.draw([(4,), (40, 100), (30,), (90, 100)], 20, np.random.default_rng(0))
     assert np.unique(directions.place).size == directions.place.size
     assert set(np.unique(directions.tensor)) == {0, 1, 2, 3}
-    first, second = directions.place[0, :, 0::2], directions.place[0, :, 1::2]
-    opposite = directions.sign[0, :, 0::2] != directions.sign[0, :, 1::2]
+    even = directions.place.shape[2] // 2 * 2
+    first, second = directions.place[0, :, 0:even:2], directions.place[0, :, 1:even:2]
+    opposite = directions.sign[0, :, 0:even:2] != directions.sign[0, :, 1:even:2]
     for axis, stride in ((1, 1), (2, 100)):
         neighbours = (second - first == stride)[axis::3]
         assert neighbours.mean() > 0.5
         assert opposite[axis::3][neighbours].all()
+        np.testing.assert_array_equal(directions.pair[0, :, 0:even:2][axis::3], neighbours)
+    noise = np.random.default_rng(1).normal(size=directions.place.shape)
+    assert (directions.rotated(noise) * directions.along).sum() == pytest.approx((noise * directions.sign).sum())
     assert directions.place.shape[:2] == (SETS, 20)
     vector = np.arange(13034.0)
     numbers = Places([4, 4000, 30, 9000], directions.place).at(
