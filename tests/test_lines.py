@@ -11,9 +11,9 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4676,
-    "benchmarks": 8820,
+    "benchmarks": 8860,
     "cluster": 496,
-    "dpaudit": 3522,
+    "dpaudit": 3729,
     "engine": 194,
     "engine/answer": 4208,
     "engine/attacks": 1186,
@@ -22,13 +22,13 @@ LIMITS = {
     "engine/estimate": 1366,
     "engine/figures": 587,
     "engine/games": 16533,
-    "engine/observer": 1263,
+    "engine/observer": 1360,
     "engine/planning": 701,
     "engine/report": 868,
     "engine/request": 2718,
     "engine/run": 2314,
     "engine/sweep": 945,
-    "estimators": 11126,
+    "estimators": 11134,
     "examples": 1008,
     "language_models": 1,
     "language_models/attacks": 235,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 74434,
+    "tests": 74543,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
