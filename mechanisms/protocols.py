@@ -14,6 +14,8 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from dpaudit.mechanisms.examples import Texts
     from dpaudit.mechanisms.labels.proportions import Bags
     from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
@@ -147,6 +149,18 @@ class StatedLaw(Protocol):
         -inf where impossible. Correct up to a term that depends only on the shape of the summaries, which are rounded
         to 32 bits.
         """
+
+
+@runtime_checkable
+class StartingLearner(Claiming, Protocol):
+    """A learner of a torch network that can start from given weights.
+
+    Its `fit` has a further keyword `initial`, or it trains stacks, whose tasks have that field: weights of shape (P,),
+    in the order of the network's parameters. The claim must hold for any such weights.
+    """
+
+    def initial_network(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network before a training on examples of `shape`, with weights from the global generator."""
 
 
 @runtime_checkable

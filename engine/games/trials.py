@@ -29,10 +29,11 @@ class TrainingRun:
 
     rows: NDArray[np.int64]  # positions of the training rows in the shared examples
     seed: Seed
+    initial: NDArray[np.float32] | None = None  # initial weights, for a `StartingLearner`; None for random ones
 
     def task(self, examples: Examples) -> TrainingTask:
         """Return the training task on these shared examples."""
-        return TrainingTask(self.rows, examples.labels[self.rows], self.seed.sequence())
+        return TrainingTask(self.rows, examples.labels[self.rows], self.seed.sequence(), self.initial)
 
 
 def train_runs(
@@ -65,9 +66,10 @@ def _trained_alone(
 ) -> Model | TrainingError:
     train = examples.take(run.rows)
     validation = None if validation is None else validation.writable()
+    options: dict[str, Any] = {} if run.initial is None else {"initial": run.initial}
     try:
         model: Model = fit_on_emptied_gpu(
-            lambda: mechanism.fit(train, seed=run.seed.sequence(), compute=compute, validation=validation)
+            lambda: mechanism.fit(train, seed=run.seed.sequence(), compute=compute, validation=validation, **options)
         )
     except TrainingError as err:
         return err

@@ -14,6 +14,7 @@ from dpaudit.mechanisms.protocols import (
     Learner,
     ObservableLearner,
     SampledLearner,
+    StartingLearner,
     StepLearner,
     SummarisedLearner,
     TextStepLearner,
@@ -58,6 +59,12 @@ LEARNER_KINDS = (
         (SummarisedLearner, SampledLearner),
         dict.fromkeys((Relation.LABEL, *RECORDS), "neighbours"),
         "too little noise in any number, a wrong sensitivity, bounds taken from the data",
+    ),
+    LearnerKind(
+        "a torch module with your training loop (`from_torch`)",
+        (StartingLearner,),
+        {Relation.ADD_REMOVE: "last-iterate"},
+        "too little noise or a wrong clip over all steps, in the final model",
     ),
     LearnerKind(
         "a function or an estimator that returns a model (`from_callable`, `from_sklearn`)",

@@ -105,14 +105,30 @@ class OwnTorch(ClaimedByUser, NumericFeaturesLearner):
                 raise InputError(f"module cannot be created from parameters {dict(self.parameters)}: {err}") from err
         require(isinstance(first, torch.nn.Module), "module must create a torch.nn.Module", got=type(first).__name__)
 
+    def initial_network(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        """Return a module before training."""
+        module: torch.nn.Module = self.module(**self.parameters)
+        return module
+
     def fit(
-        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+        self,
+        train: Examples,
+        *,
+        seed: SeedSequence,
+        compute: Compute,
+        validation: Examples | None = None,
+        initial: NDArray[np.float32] | None = None,
     ) -> Model:
+        """Train a module, whose weights are replaced by `initial` of shape (P,) before the loop gets it."""
         import torch
 
         torch.set_num_threads(compute.threads)
         with global_randomness(seed) as number:
-            module = self.module(**self.parameters).to(compute.device)
+            module = self.module(**self.parameters)
+            if initial is not None:
+                weights = torch.from_numpy(initial).to(next(module.parameters()).dtype)
+                torch.nn.utils.vector_to_parameters(weights, module.parameters())
+            module = module.to(compute.device)
             features, labels = _tensors(train, compute)
             trained = self.train(module, features.to(_type_of_inputs(module)), labels, number)
         return _probability_model(module if trained is None else trained, train, compute, self.train)

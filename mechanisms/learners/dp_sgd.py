@@ -35,6 +35,8 @@ from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask, require_
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from dpaudit.mechanisms.training.private.private_stack import PrivateStack
     from dpaudit.mechanisms.training.stack import NetworkModel
 
@@ -108,6 +110,10 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
         self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[NetworkModel | TrainingError]:
         return self.fit_stack(features, tasks, classes=classes, compute=compute, observer=observer)
+
+    def initial_network(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network with torch's initial weights."""
+        return self.model.module(shape, classes)
 
     def stack_type(self) -> type[PrivateStack]:
         from dpaudit.mechanisms.training.private.private_stack import PrivateStack

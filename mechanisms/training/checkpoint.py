@@ -106,7 +106,7 @@ def training_digest(settings: tuple[object, ...], tasks: Sequence[TrainingTask])
     hasher = hashlib.sha256(repr(settings).encode())
     for task in tasks:
         hasher.update(repr((task.seed.entropy, task.seed.spawn_key)).encode())
-        for values in (task.rows, task.labels):
+        for values in (task.rows, task.labels, *(() if task.initial is None else (task.initial,))):
             hasher.update(np.ascontiguousarray(values).data)
     return hasher.hexdigest()
 

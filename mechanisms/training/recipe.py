@@ -109,6 +109,7 @@ class TrainingTask:
     # Labels of those examples: int64 (n,), or float (n, classes) with one number for each class
     labels: NDArray[np.int64] | NDArray[np.float32]
     seed: SeedSequence  # seed of all randomness
+    initial: NDArray[np.float32] | None = None  # initial weights, shape (P,); None draws them from the seed
 
     def __post_init__(self) -> None:
         require(len(self.rows) >= 1, "a training needs at least one example", rows=len(self.rows))

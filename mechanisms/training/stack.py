@@ -114,7 +114,10 @@ class Stack:
         self.counts = np.array([len(task.rows) for task in self.tasks])
         shape = tuple(features.shape[1:])
         module = recipe.meta_module(shape, classes)
-        initial_weights = [draw_weights(module, torch_generator(weights)) for weights, _, _ in self.seeds]
+        initial_weights = [
+            draw_weights(module, torch_generator(weights)) if task.initial is None else torch.from_numpy(task.initial)
+            for task, (weights, _, _) in zip(self.tasks, self.seeds, strict=True)
+        ]
         self.parameters = torch.stack(initial_weights).to(self.device)
         self.gradient = torch.empty_like(self.parameters)
         self.optimizer = Optimizer(recipe, self.parameters)

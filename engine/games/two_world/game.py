@@ -179,7 +179,7 @@ class MembershipOfAPoint(TwoWorlds, ABC):
             for truth, seed in zip(runs.truth.tolist(), seeds, strict=True)
         ]
         challenge = np.array([place for place, _ in trials])
-        trainings = [TrainingRun(places, seed) for (_, places), seed in zip(trials, seeds, strict=True)]
+        trainings = [TrainingRun(places, seed, pair.initial) for (_, places), seed in zip(trials, seeds, strict=True)]
         canary = self.challenge_canary
         if isinstance(canary, GradientCanary):
             # One gradient for all trials, fixed before they are drawn.
@@ -230,6 +230,26 @@ class MembershipOfAPoint(TwoWorlds, ABC):
         return {**share, **accuracy_metrics(float(trained.matrix()[:, 0].mean()), rows[1])}
 
 
+@dataclass(frozen=True)
+class FixedBase(MembershipOfAPoint, ABC):
+    """Base of games in which all trials train on one base set, with or without a challenge."""
+
+    def setup(self, pool: int, challenges: Challenges | None, rng: np.random.Generator) -> TrialSetup:
+        """Return a setup with a random half of the pool as base set, without challenges and their sources."""
+        order, population = rng.permutation(pool), self.population
+        sources = np.empty(0, np.int64) if challenges is None else challenges.rows
+        order = order[~np.isin(order, sources)]
+        size = min(pool // 2, len(order) - population)
+        _require_room(size, pool, population)
+        return TrialSetup(pool, challenges, order[size : size + population], order[:size])
+
+    def trial(self, setup: TrialSetup, truth: bool, rng: np.random.Generator) -> tuple[int, NDArray[np.int64]]:
+        if setup.challenges is None:  # the canary is a gradient
+            return -1, setup.base
+        challenge = int(rng.choice(setup.challenges.points(setup.pool)))
+        return challenge, np.append(setup.base, challenge) if truth else setup.base
+
+
 def half_of_the_pool(game: MembershipOfAPoint, rows: int) -> tuple[int, int]:
     """Return the number of training rows twice: half of the pool, or fewer if population and challenges need more."""
     canary = game.challenge_canary
@@ -240,7 +260,7 @@ def half_of_the_pool(game: MembershipOfAPoint, rows: int) -> tuple[int, int]:
 
 @register("game", "ind-mia", source="arXiv:2206.05199, Experiment 2 (IND-MIA)")
 @dataclass(frozen=True)
-class IndMia(MembershipOfAPoint):
+class IndMia(FixedBase):
     """Two-world game under add/remove: a model trains on a fixed base set with or without the challenge point.
 
     Attributes:
@@ -289,21 +309,6 @@ class IndMia(MembershipOfAPoint):
     @property
     def challenge_canary(self) -> Canary | GradientCanary:
         return self.canary
-
-    def setup(self, pool: int, challenges: Challenges | None, rng: np.random.Generator) -> TrialSetup:
-        """Return a setup with a random half of the pool as base set, without challenges and their sources."""
-        order, population = rng.permutation(pool), self.population
-        sources = np.empty(0, np.int64) if challenges is None else challenges.rows
-        order = order[~np.isin(order, sources)]
-        size = min(pool // 2, len(order) - population)
-        _require_room(size, pool, population)
-        return TrialSetup(pool, challenges, order[size : size + population], order[:size])
-
-    def trial(self, setup: TrialSetup, truth: bool, rng: np.random.Generator) -> tuple[int, NDArray[np.int64]]:
-        if setup.challenges is None:  # the canary is a gradient
-            return -1, setup.base
-        challenge = int(rng.choice(setup.challenges.points(setup.pool)))
-        return challenge, np.append(setup.base, challenge) if truth else setup.base
 
 
 @register("game", "mia", source="arXiv:2206.05199, Experiment 1 (MIA)")

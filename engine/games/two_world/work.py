@@ -31,6 +31,8 @@ class TrialSetup:
     challenges: Challenges | None  # None if each trial draws one, or if the canary is a gradient
     population: NDArray[np.int64]  # rows that no trial trains on, shape (P,)
     base: NDArray[np.int64]  # base set, for games that fix it, or rows from which a trial draws it; shape (n,)
+    initial: NDArray[np.float32] | None = None  # weights from which trials start, shape (P,); None for random ones
+    name: str = ""  # description of challenge and initial weights, for games that choose among several
 
 
 def at_challenges(
