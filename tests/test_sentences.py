@@ -1,4 +1,4 @@
-"""Numbers in the sentences of the pages: each is held by its data file or by a passage of the paper."""
+"""Sentences of the pages: each number and each comparison is held by its data file or by a passage of the paper."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 
 from tests.loops import Cases
 from tools import sentences
+from tools.comparisons import IsFalse, Unheld, check
 from tools.rows import DATA, Row, read_rows
-from tools.sentences import Sentence, faults, holds, numbers, of_overview, of_page, parsed
+from tools.sentences import Sentence, compared, faults, holds, numbers, of_overview, of_page, parsed, with_agreement
 
 PAGE = DATA.parent / "results" / "reproductions.md"
 OVERVIEW = read_rows(DATA / sentences.OVERVIEW)
 
 
-def test_every_number_of_a_sentence_is_held() -> None:
+def test_every_number_and_comparison_of_a_sentence_is_held() -> None:
     assert faults(sentences.all_sentences()) == [], "see `python -m tools.sentences`"
 
 
@@ -126,3 +127,93 @@ def test_digits_are_compared_after_rounding(written: str, value: float, expected
 
 def test_a_row_holds_the_ends_of_its_interval_and_its_trials() -> None:
     assert sentences.values(Row("a=1", "b", "−31%", "(0.10, 0.34)", "1,024 trials")) == [31, 0.10, 0.34, 1024]
+
+
+IMAGES, CLICKS = ("paper-images-cifar-10.csv",), ("paper-click-logs.csv",)
+ACCURACY, BOUND = "test accuracy, %", "bound on epsilon"
+FALSE = {
+    "the same order of learners": (
+        IMAGES,
+        f"order | learner | paper | ∞ | {ACCURACY} == order | learner | ours | ∞ | {ACCURACY}",
+    ),
+    "PATE-FM is stronger than LP-1ST": (
+        IMAGES,
+        f"PATE-FM | ours, valid bound | ∞ | {BOUND} > LP-1ST | ours, valid bound | ∞ | {BOUND}",
+    ),
+    "LP-1ST agrees with print": (
+        IMAGES,
+        f"LP-1ST | paper | ∞ | {BOUND} ~ 10 % ~ LP-1ST | ours, best fraction | ∞ | {BOUND}",
+    ),
+    "half of the printed accuracy or more": (
+        IMAGES,
+        f"each | ours | ∞ | {ACCURACY} >= 0.5 * each | paper | ∞ | {ACCURACY}",
+    ),
+    "most bounds of PATE are above zero": (
+        CLICKS,
+        f"most | Kaggle, 3,200 rows | PATE | ours, valid bound | {BOUND} > 0",
+    ),
+    "log-losses are lower than in print": (CLICKS, "each | paper | log-loss > each | ours | log-loss"),
+    "ClipBKD is above influence": (("paper-ml-audit-figure-3.csv",), "each | ClipBKD > each | influence"),
+    "the influence is related to non-sphericity": (
+        ("paper-ml-audit-figure-3.csv",),
+        "rank correlation | largest over smallest singular value / ClipBKD > 0.8",
+    ),
+    "no bound exceeds its claim": (("paper-ml-audit.csv",), "max share | claimed | detected epsilon <= 1"),
+    "intervals are wider with more trials": (
+        ("paper-bayesian-figures.csv",),
+        "high | trials=4,000 | interval > high | trials=4 | interval",
+    ),
+}
+"""False sentences about the data, each with the comparison that it makes."""
+
+
+@pytest.mark.parametrize("sentence", FALSE)
+def test_a_false_comparison_is_found(sentence: str) -> None:
+    """Without a comparison its words are found; with the one that it makes, that this is false."""
+    files, comparison = FALSE[sentence]
+    (line,) = faults([Sentence("page", sentence, files, words=((sentence, comparison),))])
+    assert "is false: " in line
+    assert "no phrase with this word is held" in "".join(faults([Sentence("page", sentence, files)]))
+
+
+def test_a_true_comparison_is_held_until_its_data_change() -> None:
+    rows = read_rows(DATA / IMAGES[0])
+    comparison = f"LP-1ST | ours | ∞ | {ACCURACY} > PATE-FM | ours | ∞ | {ACCURACY}"
+    check(comparison, rows)
+    moved = [replace(row, value="10") if {"LP-1ST", "ours", "∞"} <= {*row.settings().values()} else row for row in rows]
+    with pytest.raises(IsFalse, match=r"in 0 of 1; 10 > 31.1 is not so"):
+        check(comparison, moved)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "message"),
+    [
+        ("A | B", "a comparison has two sides"),
+        (f"LP-1ST | {ACCURACY} > 0", "must name one row, names 6"),
+        (f"CNN | {ACCURACY} > 0", "names no row with a number"),
+        (f"low | PATE-FM | paper | ∞ | {ACCURACY} > 0", "no row with an interval of two ends"),
+        (
+            f"each | ours | ∞ | {ACCURACY} > each | LP-1ST | paper | {BOUND}",
+            "no conditions in common",
+        ),
+    ],
+)
+def test_a_comparison_that_cannot_be_read_says_why(comparison: str, message: str) -> None:
+    with pytest.raises(Unheld, match=re.escape(message)):
+        check(comparison, read_rows(DATA / IMAGES[0]))
+
+
+def test_a_phrase_that_the_text_lost_is_found() -> None:
+    sentence = Sentence("page", "All is well", words=compared("ours is stronger (setting)"))
+    assert faults([sentence]) == ["ours is stronger in 'All is well' (page): the text has no such phrase"]
+
+
+def test_the_page_says_how_far_an_item_agrees_by_its_comparisons() -> None:
+    item, data = "paper=A; item=`figure-1`", Row("paper=A; item=`figure-1`", "data", "paper-ml-audit-figure-3.csv")
+    true, false = "more when each | influence > each | ClipBKD", "less when each | influence < each | ClipBKD"
+    for tested, agrees in ((true, "yes"), (false, "no"), (f"{true}; {false}", "in part"), ("", "not compared")):
+        rows = with_agreement([data, Row(item, "tested", tested)])
+        assert [row.value for row in rows if row.what == "agrees"] == [agrees]
+    assert Row(item, "printed statements", "more: yes; less: no") in with_agreement(
+        [data, Row(item, "tested", f"{true}; {false}")]
+    )

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.rows import DATA, Origin, Row, origins, read_rows
+from tools.sentences import OVERVIEW, with_agreement
 
 DOCS = DATA.parent
 NAMED = re.compile(r"[\w-]+\.csv")
@@ -165,7 +166,8 @@ def written(text: str, page: Path, sources: Mapping[str, Origin]) -> str:
         explained.add(file)
         if not query:
             return f"{head}{origin}\n{end}"
-        cells = table(read_rows(DATA / file), Query.of(query))
+        rows = read_rows(DATA / file)
+        cells = table(with_agreement(rows) if file == OVERVIEW else rows, Query.of(query))
         cells = NAMED.sub(lambda name: linked(name[0], page) if name[0] in sources else name[0], cells)
         return f"{head}\n{cells}\n\n{origin}\n\n{end}"
 

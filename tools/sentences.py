@@ -1,4 +1,4 @@
-"""Hold the numbers of a page's sentences to `docs/data`, and list those that nothing holds.
+"""Hold the numbers and the comparisons of a page's sentences to `docs/data`, and list those that nothing holds.
 
     python -m tools.sentences
 
@@ -15,6 +15,14 @@ Every number in digits must be held by one of three things. Digits are compared 
 Pins are joined by ";". They stand in the overview's measurement `numbers`, for the files of its measurement `data`, and
 in a comment after a paragraph, `<!-- numbers FILE.csv: PINS -->`. Numbers in names (`CIFAR-10`, Figure 2, Theorem 16),
 exponents, code and generated tables are left out.
+
+Every word of `COMPARING`, such as "stronger", must stand in a phrase of the text that is held. `PHRASE when COMPARISON`
+holds it if the data files say so (`tools.comparisons`); `PHRASE (setting)` marks a fact of the setting, which no data
+file has. They are joined by ";" and stand in the overview's measurement `words`, and in a comment after a paragraph,
+`<!-- words FILE.csv: PINS -->`.
+
+The overview's measurement `tested` has what the paper prints for an item, as phrases with comparisons in the same form.
+They need not hold: the page says which do, and from them how far the item agrees.
 """
 
 from __future__ import annotations
@@ -22,11 +30,12 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from tools.comparisons import FOLDS, Unheld, as_number, check, holds_in, selected
 from tools.rows import DATA, Row, read_rows
 
 HELD = ("results/reproductions.md",)
@@ -40,9 +49,15 @@ LINK = re.compile(r"\]\([^)]*\)")
 DATES = re.compile(r"\d{4}-\d\d-\d\d|(?<![\d.,])(?:19|20)\d\d(?=\))")
 PINS = re.compile(r"<!-- numbers (\S+\.csv)?: *(.*?) *-->", re.DOTALL)
 TABLES = re.compile(r"<!-- (?:table|rules|list|strongest)[^>]*-->\n.*?<!-- end[^>]*-->", re.DOTALL)
-QUOTED = "quoted"
-FOLDS: Mapping[str, Callable[[list[float]], float]] = {"max": max, "min": min, "sum": sum, "count": len}
-"""Functions of the values of several rows."""
+WORDS = re.compile(r"<!-- words(?: (\S+\.csv))?: *(.*?) *-->", re.DOTALL)
+QUOTED, SETTING = "quoted", "setting"
+COMPARING = re.compile(
+    r"\b(?:order of|agrees?|stronger|weaker|above|below|half|(?<!at )most|more|less|fewer|few|many|higher|larger"
+    r"|smaller|lower(?! bounds?)|faster|slower|narrower|wider|tighter|tight|loose|nothing|about as|exceeds?|within"
+    r"|unlike|similar|relat(?:ion|ed)|too high|as in the paper)\b",
+    re.IGNORECASE,
+)
+"""Words that compare."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,7 @@ class Sentence:
         text: The text.
         files: Names of its data files.
         pins: Number as written, and what holds it.
+        words: Phrase as written, and the comparison that holds it.
         quotations: Passages of the paper.
     """
 
@@ -61,6 +77,7 @@ class Sentence:
     text: str
     files: tuple[str, ...] = ()
     pins: tuple[tuple[str, str], ...] = ()
+    words: tuple[tuple[str, str], ...] = ()
     quotations: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -69,11 +86,6 @@ def numbers(text: str) -> list[str]:
     for pattern in (CODE, LINK, NAMED, DATES):
         text = pattern.sub(" ", text)
     return NUMBER.findall(text)
-
-
-def as_number(text: str) -> float:
-    """Return a number as written, such as "1,080", "0.10" or "1e-6"."""
-    return float(text.replace(",", "").replace("−", "-"))
 
 
 def holds(written: str, value: float) -> bool:
@@ -86,21 +98,6 @@ def holds(written: str, value: float) -> bool:
 def values(row: Row) -> list[float]:
     """Return all numbers of a measurement: its value, the ends of its interval, its trials."""
     return [as_number(number) for text in (row.value, row.interval, row.trials) for number in _digits(text)]
-
-
-def selected(pin: str, rows: Iterable[Row]) -> list[Row]:
-    """Return the rows that a pin names."""
-    parts = [part.strip() for part in pin.split("|")]
-    wanted = [part for part in parts if not part.startswith("not ")]
-    unwanted = [part.removeprefix("not ") for part in parts if part.startswith("not ")]
-    return [row for row in rows if _words(row).issuperset(wanted) and not _words(row) & {*unwanted}]
-
-
-def _words(row: Row) -> set[str]:
-    """Return what a part of a pin may name of a row."""
-    conditions = row.settings()
-    named = (f"{name}={value}" for name, value in conditions.items())
-    return {row.what, *conditions.values(), *named, f"trials={row.trials}"}
 
 
 def problem(written: str, sentence: Sentence) -> str:
@@ -135,6 +132,33 @@ def _unpinned(written: str, pin: str, rows: Sequence[Row], files: Sequence[str])
     return f"`{pin}` of {', '.join(files)} is {', '.join(f'{value:g}' for value in present)}"
 
 
+def unheld(sentence: Sentence) -> Iterator[tuple[str, str]]:
+    """Yield each comparing word outside the phrases, and each phrase that is false or not in the text, and why."""
+    text = LINK.sub("]", CODE.sub(lambda code: " " * len(code[0]), sentence.text))
+    rows = [row for file in sentence.files for row in _rows(file)]
+    covered: set[int] = set()
+    for phrase, comparison in sentence.words:
+        place = text.find(phrase)
+        covered.update(range(place, place + len(phrase)))
+        try:
+            if place < 0:
+                raise Unheld("the text has no such phrase")
+            if comparison != SETTING:
+                check(comparison, rows)
+        except Unheld as err:
+            yield phrase, str(err)
+    for match in COMPARING.finditer(text):
+        if match.start() not in covered:
+            yield match[0], "no phrase with this word is held: add `PHRASE when COMPARISON` to `words`"
+
+
+def agreement(true: Sequence[bool]) -> str:
+    """Return how far data agree with the statements of a paper, each of which is true of them or not."""
+    if not true:
+        return "not compared"
+    return "yes" if all(true) else "in part" if any(true) else "no"
+
+
 def _candidates(written: str, rows: Iterable[Row], files: Sequence[str]) -> str:
     """Return the rows that a pin of a number could name, in words."""
     fitting = [row for row in rows if any(holds(written, value) for value in values(row))]
@@ -165,47 +189,91 @@ def parsed(pins: str) -> tuple[tuple[str, str], ...]:
     return tuple((number.strip(), place.strip()) for number, _, place in pairs)
 
 
-def of_overview(rows: Iterable[Row]) -> Iterator[Sentence]:
-    """Yield the cells `paper`, `ours` and `remark` of an overview, each with its files, pins and passages."""
-    items: dict[str, dict[str, str]] = {}
+def compared(words: str) -> tuple[tuple[str, str], ...]:
+    """Return phrases with their comparisons, of a text "A when B > C; D (setting)"."""
+    entries = [entry.strip() for entry in words.split(";") if entry.strip()]
+    pairs = [entry.removesuffix(" (setting)").partition(" when ") for entry in entries]
+    return tuple((phrase, comparison or SETTING) for phrase, _, comparison in pairs)
+
+
+def items(rows: Iterable[Row]) -> dict[str, dict[str, str]]:
+    """Return the cells of each item of an overview."""
+    cells: dict[str, dict[str, str]] = {}
     for row in rows:
-        items.setdefault(row.setting, {})[row.what] = row.value
-    for setting, cells in items.items():
-        files = tuple(re.findall(r"[\w-]+\.csv", cells.get("data", "")))
+        cells.setdefault(row.setting, {})[row.what] = row.value
+    return cells
+
+
+def files_in(cells: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the data files of an item."""
+    return tuple(re.findall(r"[\w-]+\.csv", cells.get("data", "")))
+
+
+def of_overview(rows: Iterable[Row]) -> Iterator[Sentence]:
+    """Yield the cells `paper`, `ours` and `remark` of an overview, each with its files, pins, phrases and passages."""
+    for setting, cells in items(rows).items():
         passages = tuple(row.value for row in _rows(QUOTATIONS) if row.setting == setting)
-        for column in ("paper", "ours", "remark"):
-            place, printed = f"{OVERVIEW}, {setting}, {column}", column == "paper"
-            pins = () if printed else parsed(cells.get("numbers", ""))
-            yield Sentence(place, cells.get(column, ""), () if printed else files, pins, passages)
+        pins, words = parsed(cells.get("numbers", "")), compared(cells.get("words", ""))
+        ours = cells.get("ours", "")
+        place = f"{OVERVIEW}, {setting}"
+        yield Sentence(f"{place}, paper", cells.get("paper", ""), quotations=passages)
+        of_ours = tuple(pair for pair in words if pair[0] in ours)
+        yield Sentence(f"{place}, ours", ours, files_in(cells), pins, of_ours, passages)
+        others = tuple(pair for pair in words if pair not in of_ours)
+        yield Sentence(f"{place}, remark", cells.get("remark", ""), files_in(cells), pins, others, passages)
 
 
 def of_page(page: Path, text: str) -> Iterator[Sentence]:
-    """Yield the paragraphs of a page, each with the pins of the comment after it."""
+    """Yield the paragraphs of a page, each with the pins and phrases of the comments after it."""
     text = re.sub(r"(?m)^(?: {4}|#|!\[).*$", "", re.sub(r"(?s)```.*?```", "", TABLES.sub("", text)))
     passages = tuple(row.value for row in _rows(QUOTATIONS) if row.settings().get("item") == page.stem)
-    paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
-    for place, paragraph in enumerate(paragraphs):
-        after = paragraphs[place + 1] if place + 1 < len(paragraphs) else ""
-        comment = PINS.search(paragraph) or PINS.fullmatch(after)
-        files = (comment[1],) if comment and comment[1] else ()
-        pins = parsed(comment[2].replace("\n", " ")) if comment else ()
-        words = PINS.sub("", paragraph).strip()
-        if words:
-            yield Sentence(f"{page.name}, {words.partition(' ')[0]} ...: {words!r}", words, files, pins, passages)
+    for paragraph in re.split(r"\n\s*\n(?!<!-- (?:numbers|words))", text):
+        comments = {name: _comment(pattern, paragraph) for name, pattern in (("numbers", PINS), ("words", WORDS))}
+        files = tuple(dict.fromkeys(file for file, _ in comments.values() if file))
+        prose = WORDS.sub("", PINS.sub("", paragraph)).strip()
+        if prose:
+            place = f"{page.name}, {prose.partition(' ')[0]} ...: {prose!r}"
+            pins, words = parsed(comments["numbers"][1]), compared(comments["words"][1])
+            yield Sentence(place, prose, files, pins, words, passages)
+
+
+def _comment(pattern: re.Pattern[str], paragraph: str) -> tuple[str, str]:
+    """Return the file and the entries of a comment; "" where there is none."""
+    match = pattern.search(paragraph)
+    return (match[1] or "", match[2].replace("\n", " ")) if match else ("", "")
 
 
 def faults(sentences: Iterable[Sentence]) -> list[str]:
-    """Return a line for each number that nothing holds: the number, its sentence, and what is missing."""
+    """Return a line for each number and comparing word that nothing holds: where it is, and what is missing."""
     return [
         f"{written} in {sentence.text!r} ({sentence.place}): {reason}"
         for sentence in sentences
-        for written in dict.fromkeys(numbers(sentence.text))
-        if (reason := problem(written, sentence))
+        for written, reason in (
+            *((number, problem(number, sentence)) for number in dict.fromkeys(numbers(sentence.text))),
+            *(() if sentence.place.endswith(", paper") else unheld(sentence)),
+        )
+        if reason
     ]
 
 
+def with_agreement(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of an overview with two more measurements of each item, which its comparisons decide.
+
+    `agrees` is the word of `agreement`, and `printed statements` has each phrase of `tested` with yes or no.
+    Raises: Unheld for a comparison that cannot be read.
+    """
+    derived = []
+    for setting, cells in items(rows).items():
+        data = [row for file in files_in(cells) for row in _rows(file)]
+        tested = [(phrase, holds_in(comparison, data)) for phrase, comparison in compared(cells.get("tested", ""))]
+        agrees = "not in the paper" if cells.get("paper") == "–" else agreement([is_true for _, is_true in tested])
+        listed = "; ".join(f"{phrase}: {'yes' if is_true else 'no'}" for phrase, is_true in tested)
+        derived += [Row(setting, "agrees", agrees), Row(setting, "printed statements", listed or "–")]
+    return [*rows, *derived]
+
+
 def all_sentences() -> Iterator[Sentence]:
-    """Yield every sentence whose numbers are held."""
+    """Yield every sentence whose numbers and comparisons are held."""
     yield from of_overview(_rows(OVERVIEW))
     for name in HELD:
         page = DATA.parent / name
@@ -213,9 +281,9 @@ def all_sentences() -> Iterator[Sentence]:
 
 
 def main() -> None:
-    """Print the numbers that nothing holds; exit with 1 if there are any."""
+    """Print what nothing holds; exit with 1 if there is anything."""
     lines = faults(all_sentences())
-    print("\n".join(lines) or "every number is held")
+    print("\n".join(lines) or "every number and every comparison is held")
     sys.exit(bool(lines))
 
 
