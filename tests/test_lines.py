@@ -45,8 +45,8 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 74706,
-    "tools": 1305,
+    "tests": 74797,
+    "tools": 1589,
 }
 """Most lines of Python in each room."""
 
