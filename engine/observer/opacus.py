@@ -34,25 +34,35 @@ def stated_by(optimizer: Any) -> dict[str, Any]:
 
     require(isinstance(optimizer, DPOptimizer), "optimizer must be that of Opacus", given=type(optimizer).__name__)
     processes = int(getattr(optimizer, "world_size", 1))
+    averaged = processes if _has_shards(optimizer) else 1  # FSDP averages the gradients of its processes
     divisor = 1.0
     if optimizer.loss_reduction == "mean":
-        divisor = float(optimizer.expected_batch_size * processes)
+        divisor = float(optimizer.expected_batch_size * processes / averaged)
     return {
         "noise": float(optimizer.noise_multiplier),
-        "clip": float(np.linalg.norm(np.atleast_1d(optimizer.max_grad_norm))),
+        "clip": float(np.linalg.norm(np.atleast_1d(optimizer.max_grad_norm))) / averaged,
         "divisor": divisor,
-        "distributed": "records" if processes > 1 else None,
+        "distributed": None if processes == 1 else "weights" if _has_shards(optimizer) else "records",
     }
+
+
+def _has_shards(optimizer: Any) -> bool:
+    return hasattr(optimizer, "grad_state")  # the optimizer for FSDP, which keeps its sums there
 
 
 def attach(audit: Audit, optimizer: Any) -> None:
     """Let the audit join each step between clipping and noise, and observe what the inner optimizer gets."""
     add_noise, weights = optimizer.add_noise, optimizer.params
 
+    def summed() -> list[Any]:
+        if _has_shards(optimizer):
+            return [optimizer.grad_state[each]["summed_grad"] for each in weights]
+        return [each.summed_grad for each in weights]
+
     def joining() -> None:
         audit.skip()  # of a step that the inner optimizer did not make
         audit.divisor = stated_by(optimizer)["divisor"] * optimizer.accumulated_iterations
-        audit.join([each.summed_grad for each in weights], in_place=True)
+        audit.join(summed(), in_place=True)
         add_noise()
 
     def observing(*_: Any) -> None:
