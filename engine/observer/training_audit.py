@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.sensitivity import smallest_factor
 from dpaudit.engine.answer.verdict import Answered
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
+from dpaudit.engine.observer import compiled
 from dpaudit.engine.observer.batch_sampling import of_batches, participation_remarks
 from dpaudit.engine.observer.directions import SETS, Directions
 from dpaudit.engine.observer.guesses import AHEAD, NoiseModel, WaitingStep
@@ -214,6 +215,26 @@ class TrainingAudit:
         attach(audit, optimizer)
         return audit
 
+    @classmethod
+    def of_keras(cls, model: Any, **options: Any) -> TrainingAudit:
+        """Return an audit of all further steps of a model of Keras. The training needs no other change.
+
+            model = jax_privacy.keras_api.make_private(model, parameters)
+            audit = dpaudit.TrainingAudit.of_keras(model)
+            model.fit(...)
+            print(audit.result)
+
+        Args:
+            model: The model that `make_private` returned, before its first `fit`.
+            options: Further arguments of the class, such as `coins`.
+        Raises: InputError for another model.
+        """
+        from dpaudit.engine.observer.private_keras import attach, stated_by
+
+        audit = cls(**stated_by(model) | options)
+        attach(audit, model)
+        return audit
+
     @property
     def awaits_observation(self) -> bool:
         """True if a step has joined its canaries and was not observed yet."""
@@ -252,6 +273,9 @@ class TrainingAudit:
             in_place: True to change the tensors of a sum themselves.
         Raises: InputError if the last step was not observed, or for gradients of another size.
         """
+        if compiled.is_traced(gradients):
+            require(not per_example, "in a compiled function of JAX, `join` takes the sum of the clipped gradients")
+            return compiled.joined(self.join, gradients)
         require(
             not self.awaits_observation, f"step {self.step} must be observed before the next one joins its canaries"
         )
@@ -288,6 +312,9 @@ class TrainingAudit:
             divisor: The divisor of this step, > 0; None for that of the audit.
         Raises: InputError if the step has not joined its canaries, or for another size.
         """
+        if compiled.is_traced(noisy):
+            compiled.observed(partial(self.observe, divisor=divisor), noisy)
+            return
         joined = self._joined
         if joined is None or joined.base is None:
             raise InputError(f"step {self.step} must join its canaries before it is observed, once")
@@ -316,6 +343,7 @@ class TrainingAudit:
         would be a second chance, for which the bets over all steps do not pay.
         Raises: InputError before the first step.
         """
+        compiled.wait()
         require(self.step > 0, "the answer exists once a step was observed")
         self._finish(0)
         scores = np.nan_to_num(np.concatenate(self._scores), nan=0.0)

@@ -1,4 +1,4 @@
-"""A language model by the `Trainer` of transformers, made private by Opacus: `Trainer` gets its optimizer and loader."""
+"""A language model by the `Trainer` of transformers, which gets the optimizer and the loader of Opacus."""
 
 import sys
 
