@@ -143,7 +143,7 @@ class _Finished:
             planted_next=audit.confirm,
             rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
             sensitivity=replace(
-                Sensitivity() if differing is not None else self._sensitivity(),
+                Sensitivity() if differing is not None else self._sensitivity(finding),
                 reference_failed=not self._keys.issuperset(entry.ceilings),
                 one_outcome=differing is not None,
                 blind="; ".join(note.removeprefix(BLIND) for note in dict.fromkeys(chosen) if note.startswith(BLIND)),
@@ -243,21 +243,26 @@ class _Finished:
         kind = control_estimator(self._audit.estimator, len(keys)).tally_type
         return [decode(self._store.read(key), kind) for key in keys]
 
-    def _sensitivity(self) -> Sensitivity:
-        """Return the finding for a mechanism with no privacy, measured or computed from the game's reference."""
+    def _sensitivity(self, finding: Finding | None) -> Sensitivity:
+        """Return the finding for a mechanism with no privacy, measured or computed from the game's reference.
+
+        The attack may be weaker on a training without privacy; then the maximum is the finding of the audit itself.
+        """
         entry, estimator = self._entry, self._audit.estimator
         if entry.ceilings:
             tallies = self._decoded(entry.ceilings) if self._keys.issuperset(entry.ceilings) else []
-            finding = estimator.find(tallies) if tallies else None
+            maximum = estimator.find(tallies) if tallies else None
         elif entry.game.reference is not None:
-            finding = ceiling_bound(estimator, entry.game.reference)
+            maximum = ceiling_bound(estimator, entry.game.reference)
         else:
-            finding = None
-        if finding is None:
+            maximum = None
+        if maximum is None:
             return Sensitivity()
+        if isinstance(finding, Bound) and isinstance(maximum, Bound) and finding.lower > maximum.lower:
+            maximum = finding
         traits, played = self._audit.game.traits, bool(entry.ceilings)
         return Sensitivity(
-            maximum=finding, played=played, noiseless=entry.game.noiseless, helps=traits.helps, tried=traits.tried
+            maximum=maximum, played=played, noiseless=entry.game.noiseless, helps=traits.helps, tried=traits.tried
         )
 
     def with_factor(self, sensitivity: Sensitivity, claim: Claim) -> Sensitivity:

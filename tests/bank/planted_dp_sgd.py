@@ -6,12 +6,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim, Relation
+from dpaudit.claims.composition import SubsampledGaussian
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.planted.dp_sgd import Batch, OtherClip, PlantedDpSgd
+from dpaudit.mechanisms.training.private.private_steps import dp_sgd_noise_multiplier
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -34,7 +39,7 @@ class ShuffledBatchesDpSgd(PlantedDpSgd):
 
     class Stack(PrivateStack):
         def batches(self, draws: list[np.random.Generator], steps: int) -> list[Batch]:
-            shuffled = [rng.permutation(n) for rng, n in zip(draws, self.counts, strict=True)]
+            shuffled = [rng.permutation(n) for rng, n in zip(draws, self.records, strict=True)]
             cut = [np.array_split(order, steps) for order in shuffled]
             return [[parts[step] for parts in cut] for step in range(steps)]
 
@@ -81,11 +86,51 @@ class FixedBatchesDpSgd(PlantedDpSgd):
 
     class Stack(PrivateStack):
         def batches(self, draws: list[np.random.Generator], steps: int) -> list[Batch]:
-            sizes = [max(1, round(int(n) * self.private.sample_rate)) for n in self.counts]
+            sizes = [max(1, round(int(n) * self.private.sample_rate)) for n in self.records]
             return [
-                [rng.choice(n, size, replace=False) for rng, n, size in zip(draws, self.counts, sizes, strict=True)]
+                [rng.choice(n, size, replace=False) for rng, n, size in zip(draws, self.records, sizes, strict=True)]
                 for _ in range(steps)
             ]
+
+
+class ClipDoubledDpSgd(PlantedDpSgd):
+    """DEFECT ON PURPOSE: DP-SGD that clips at twice the stated norm, with noise for the stated one."""
+
+    class Stack(OtherClip):
+        def clip(self) -> float:
+            return 2 * self.private.clip
+
+
+class SampledTwiceAsOftenDpSgd(PlantedDpSgd):
+    """DEFECT ON PURPOSE: DP-SGD that samples records at twice the rate it accounts for."""
+
+    class Stack(PrivateStack):
+        def batches(self, draws: list[np.random.Generator], steps: int) -> list[Batch]:
+            honest = self.private
+            self.private = replace(honest, sample_rate=2 * honest.sample_rate)
+            batches = super().batches(draws, steps)
+            self.private = honest
+            return batches
+
+
+class AccountedForOneEpochDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD whose accountant counts the steps of one epoch."""
+
+    def claim(self) -> Claim:
+        curve = SubsampledGaussian(self.noise_multiplier(), self.sample_rate, self.private_epoch())
+        return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE, curve)
+
+    def noise_multiplier(self) -> float:
+        return dp_sgd_noise_multiplier(
+            self.epsilon,
+            sample_rate=self.sample_rate,
+            steps=self.private_epoch(),
+            delta=self.delta,
+            accountant=self.accountant,
+        )
+
+    def private_epoch(self) -> int:
+        return self._sampling().steps(1)
 
 
 class ClipDoubledAfterWarmUpDpSgd(PlantedDpSgd):

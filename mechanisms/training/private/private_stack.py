@@ -37,6 +37,7 @@ def train_private_stack(
     compute: Compute,
     plan: StackPlan | None = None,
     canaries: Sequence[NDArray[np.float32] | None] | None = None,
+    weight_records: Sequence[NDArray[np.float32]] | None = None,
     observer: Observer | None = None,
     step_canary: StepCanary | None = None,
     stack_type: type[PrivateStack] | None = None,
@@ -49,12 +50,16 @@ def train_private_stack(
     Args:
         plan: Grouping of the models. Default: stacks of 64 for perceptrons and on a GPU, else single models.
         canaries: For each task, a gradient of shape (P,) that takes part like that of an example, or None.
+        weight_records: For each task, further records of its data, as a vector of shape (P,): each number other than 0
+            is the gradient, before clipping, of a record that has no gradient on other weights. The training samples
+            them with its rows. The observer then gets each noisy sum less the part of the rows.
     Raises: InputError for a recipe that couples examples or uses the data before training.
     """
     require(not recipe.standardise, "DP-SGD cannot use feature statistics", do="set standardise: false")
     require(not recipe.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=recipe.mixup)
     require(recipe.augment == "none", "DP-SGD does not support augmentation", augment=recipe.augment)
     stack_class = stack_type or PrivateStack
+    require(canaries is None or weight_records is None, "canaries and weight_records exclude each other")
     if observer is not None or step_canary is not None:
         compute = replace(compute, scratch=None)  # a resumed training would show its later steps alone
     plan = plan or private_plan(
@@ -66,7 +71,8 @@ def train_private_stack(
         compute=compute,
     )
 
-    canary_bytes = [None if canary is None else canary.tobytes() for canary in canaries or []]
+    given = canaries or weight_records or []
+    canary_bytes = [None if canary is None else canary.tobytes() for canary in given]
     return train_stack(
         recipe,
         features,
@@ -74,7 +80,14 @@ def train_private_stack(
         classes=classes,
         compute=compute,
         plan=plan,
-        stack_type=partial(stack_class, steps=steps, canaries=canaries, observer=observer, step_canary=step_canary),
+        stack_type=partial(
+            stack_class,
+            steps=steps,
+            canaries=canaries or weight_records,
+            on_weights=bool(weight_records),
+            observer=observer,
+            step_canary=step_canary,
+        ),
         key_parts=(recipe, steps, stack_class, plan, canary_bytes),
     )
 
@@ -89,9 +102,13 @@ class PrivateStack(Stack):
         canaries: Sequence[NDArray[np.float32] | None] | None,
         observer: Observer | None,
         step_canary: StepCanary | None,
+        on_weights: bool = False,
         **settings: Any,
     ) -> None:
-        """Arguments as in `Stack` and `train_private_stack`; `canaries` are those of all tasks."""
+        """Arguments as in `Stack` and `train_private_stack`; `canaries` are those of all tasks.
+
+        With `on_weights`, they are the records on single weights.
+        """
         super().__init__(*arguments, **settings)
         self._noises: list[torch.Generator] = []  # generators of the noise of this epoch
         self._noise_states: list[Tensor] = []  # states of these at a checkpoint within the epoch
@@ -101,6 +118,8 @@ class PrivateStack(Stack):
         if any(row is not None for row in rows):
             zero = np.zeros(self.kernel.layout.total, np.float32)
             self.canaries = torch.from_numpy(np.stack([zero if row is None else row for row in rows])).to(self.device)
+        # weights of the records on single weights, by model; their positions in a batch follow those of the rows
+        self.record_weights = [np.flatnonzero(row) for row in rows if row is not None] if on_weights else []
 
     def run_epoch(self, epoch: int) -> None:
         # Noise has the size of the model, so it is drawn on the model's device.
@@ -111,14 +130,20 @@ class PrivateStack(Stack):
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
         batches = self.batches(draws, end - begin)
-        has_canaries = self.canaries is not None or bool(self.step_canary and self.step_canary.sampled)
+        sampled_canary = self.step_canary is not None and self.step_canary.sampled
+        has_canaries = (self.canaries is not None and not self.record_weights) or sampled_canary
         shape = (end - begin, len(self.tasks))
         sampled_steps = self.canary_steps(draws, end - begin) if has_canaries else np.ones(shape, np.bool_)
         total = self.private.steps(self.recipe.epochs)
         for step, batch, sampled in zip(range(begin, end), batches, sampled_steps, strict=True):
             if step - begin < self.steps_done:
                 continue
-            self.sum_gradients(batch, self._canaries_at(step, sampled))
+            rows_sum, canaries = None, self._canaries_at(step, sampled)
+            if self.record_weights:
+                batch, canaries = self._without_records(batch)
+                self.sum_gradients(batch, None)
+                rows_sum = self.gradient / self.recipe.batch_size
+            self.sum_gradients(batch, canaries)
             if deviation := self.noise_deviation(last=step == total - 1):
                 self.add_noise(noises, deviation)
             rate = self._rate_at(step / total)
@@ -127,7 +152,8 @@ class PrivateStack(Stack):
             else:
                 self.gradient /= self.recipe.batch_size
             if self.observer is not None:
-                self.observer(self.places, step, self.parameters, self.gradient)
+                seen = self.gradient if rows_sum is None else self.gradient - rows_sum
+                self.observer(self.places, step, self.parameters, seen)
             if self.step_canary is not None:
                 self.step_canary.observe(step, self.gradient[0])
             if isinstance(self.kernel, CompiledMlp):
@@ -150,9 +176,24 @@ class PrivateStack(Stack):
     def batches(self, draws: list[np.random.Generator], steps: int) -> list[list[NDArray[np.int64]]]:
         """Positions of each model's examples, for each step of an epoch, from each model's generator."""
         return [
-            [poisson_sample(rng, int(n), self.private.sample_rate) for rng, n in zip(draws, self.counts, strict=True)]
+            [poisson_sample(rng, int(n), self.private.sample_rate) for rng, n in zip(draws, self.records, strict=True)]
             for _ in range(steps)
         ]
+
+    @property
+    def records(self) -> NDArray[np.int64]:
+        """Number of records from which each model's batches are sampled, shape (models,)."""
+        counts: NDArray[np.int64] = self.counts + np.array([len(weights) for weights in self.record_weights] or 0)
+        return counts
+
+    def _without_records(self, batch: list[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], Tensor]:
+        """Return the positions of rows, and the gradients of sampled records on single weights, shape (models, P)."""
+        assert self.canaries is not None
+        sampled = torch.zeros(self.canaries.shape, dtype=torch.bool)
+        for model, (positions, count) in enumerate(zip(batch, self.counts, strict=True)):
+            sampled[model, self.record_weights[model][positions[positions >= count] - count]] = True
+        rows = [positions[positions < count] for positions, count in zip(batch, self.counts, strict=True)]
+        return rows, self.canaries * sampled.to(self.canaries)
 
     def canary_steps(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
         """In which steps of an epoch each model's canary takes part, as an example would; shape (steps, models)."""
@@ -173,7 +214,8 @@ class PrivateStack(Stack):
         else:
             self.gradient.zero_()
         if canaries is not None:
-            self.gradient += canaries * clip_factors(canaries.norm(dim=1, keepdim=True), clip)
+            norms = canaries.abs() if self.record_weights else canaries.norm(dim=1, keepdim=True)
+            self.gradient += canaries * clip_factors(norms, clip)
 
     def noise_deviation(self, *, last: bool) -> float:
         """Return the standard deviation of the noise on the sum; `last` is True in the last step."""
@@ -193,7 +235,7 @@ class PrivateStack(Stack):
 
     def _canaries_at(self, step: int, sampled: NDArray[np.bool_]) -> Tensor | None:
         """Return each model's canary in a step, zeros if not sampled; None if no model has a canary."""
-        if self.canaries is not None:
+        if self.canaries is not None and not self.record_weights:
             return self.canaries * torch.from_numpy(sampled).to(self.canaries)[:, None]
         if self.step_canary is None:
             return None

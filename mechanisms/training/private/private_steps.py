@@ -37,7 +37,7 @@ MAX_BATCH_NUMBERS = 20_000_000  # maximum size of a batch of gradients that is p
 
 Observer = Callable[[NDArray[np.int64], int, "Tensor", "Tensor"], None]
 """Called at each step with positions of the models in the list of tasks (A,), the step, the parameters before it (A, P)
-and the noisy sum divided by the public batch size (A, P)."""
+and the noisy sum divided by the public batch size (A, P), less the part of the rows if other records are observed."""
 
 
 @dataclass(frozen=True)
