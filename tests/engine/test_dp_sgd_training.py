@@ -86,16 +86,16 @@ def test_a_step_that_is_not_finite_shows_nothing_and_missing_noise_shows_everyth
 
 def observed(steps: PrivateSteps, records: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the sums of all steps on the weights of the records, in clips, shape (steps, records)."""
-    seen: list[NDArray[np.float64]] = []
+    steps_sums: list[NDArray[np.float64]] = []
     model = replace(MODEL, epochs=5)
 
     def observe(_: NDArray[np.int64], step: int, __: Tensor, released: Tensor) -> None:
-        seen.append(released.numpy()[0, records != 0] * (model.batch_size / steps.clip))
+        steps_sums.append(released.numpy()[0, records != 0] * (model.batch_size / steps.clip))
 
     task = TrainingTask(np.arange(len(ROWS)), ROWS.labels, np.random.SeedSequence(3))
     settings: dict[str, Any] = {"classes": 10, "compute": Compute(), "observer": observe}
     train_private_stack(model, steps, ROWS.features, [task], weight_records=[records], **settings)
-    return np.array(seen, np.float64)
+    return np.array(steps_sums, np.float64)
 
 
 def test_records_are_sampled_clipped_and_added_as_those_of_the_data() -> None:
@@ -172,5 +172,5 @@ def test_coins_need_as_few_trainings_as_the_weights_allow(coins: int, most: int,
     """A network of one hidden unit has 11 weights on iris."""
     mechanism = {"name": "dp-sgd", "epsilon": 1, "model": {"name": "mlp", "hidden": [1]}}
     (entry,) = make_plan(AuditSpec((Audit(mechanism, "iris", DpSgdTraining(coins, most)),))).audits
-    asked = [dict(unit.task.arguments) for unit in entry.game.trainings]
-    assert sum((each["last"] - each["first"]) * each["coins"] for each in asked) in range(planned, planned + 11 * 2)
+    calls = [dict(unit.task.arguments) for unit in entry.game.trainings]
+    assert sum((each["last"] - each["first"]) * each["coins"] for each in calls) in range(planned, planned + 11 * 2)

@@ -71,8 +71,8 @@ def train_private_stack(
         compute=compute,
     )
 
-    given = canaries or weight_records or []
-    canary_bytes = [None if canary is None else canary.tobytes() for canary in given]
+    gradients = canaries or weight_records or []
+    canary_bytes = [None if canary is None else canary.tobytes() for canary in gradients]
     return train_stack(
         recipe,
         features,
@@ -152,8 +152,8 @@ class PrivateStack(Stack):
             else:
                 self.gradient /= self.recipe.batch_size
             if self.observer is not None:
-                seen = self.gradient if rows_sum is None else self.gradient - rows_sum
-                self.observer(self.places, step, self.parameters, seen)
+                without_rows = self.gradient if rows_sum is None else self.gradient - rows_sum
+                self.observer(self.places, step, self.parameters, without_rows)
             if self.step_canary is not None:
                 self.step_canary.observe(step, self.gradient[0])
             if isinstance(self.kernel, CompiledMlp):

@@ -1,0 +1,93 @@
+"""Utility and measured epsilon of three private learners on two data sets, next to their claims.
+
+    python -m benchmarks.privacy_utility [--folder FOLDER] [--write]
+
+Each learner trains the same perceptron at four claims; `dpaudit sweep` chooses the game by its power. A finished run in
+FOLDER is reused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.campaign import measurement, rows_about
+from dpaudit.engine.answer.sweep_summary import SweepRow
+from dpaudit.engine.sweep.request import read_request
+from dpaudit.engine.sweep.running import sweep
+from dpaudit.estimators.bound import format_lower, format_upper
+from tools.rows import DATA, Row
+
+MODEL = {"name": "mlp", "hidden": [32], "epochs": 20}
+LEARNERS: dict[str, dict[str, Any]] = {
+    "lp-1st": {"model": MODEL},
+    "pate": {"teachers": 20, "model": MODEL},
+    "dp-sgd": {"delta": 1e-5, "accountant": "pld", "model": {**MODEL, "learning_rate": 0.5, "momentum": 0.0}},
+}
+DATA_SETS: dict[str, Any] = {"digits": {"name": "digits", "flat": True}, "breast-cancer": "breast-cancer"}
+CLAIMS = [1, 2, 4, 8]
+
+
+def spec(learner: str, data: str) -> dict[str, Any]:
+    """Return the sweep of a learner on a data set."""
+    return {
+        "name": f"{learner} on {data}",
+        "seed": 2026,
+        "data": DATA_SETS[data],
+        "split": {"target": 0.6, "reference": 0.1, "test": 0.3},
+        "mechanism": {"name": learner, "epsilon": 1, **LEARNERS[learner]},
+        "grid": {"mechanism.epsilon": CLAIMS},
+        "sweep": {"maximise": "test accuracy"},
+        "run": {"runner": "in-process", "figures": False},
+    }
+
+
+def measured(_: int, folder: str) -> Iterator[Row]:
+    """Yield the numbers of each configuration, and draw them."""
+    rows_of: dict[tuple[str, str], list[SweepRow]] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for learner, data in itertools.product(LEARNERS, DATA_SETS):
+            content, place = spec(learner, data), Path(folder or temporary) / f"{learner}-{data}"
+            game = str(read_request(content).base.game)
+            summary = sweep(content, output=place, quiet=True).report.sweep
+            assert summary is not None
+            rows_of[learner, data] = list(summary.rows)
+            for row in summary.rows:
+                values = {
+                    "test accuracy": (f"{row.utility:.3f}", f"± {row.metrics['test_accuracy_error']:.3f}"),
+                    "majority": f"{row.metrics['majority_accuracy']:.3f}",
+                    "measured ε at least": format_lower(row.audited, 2),
+                    "detectable ε": format_upper(row.ceiling, 2),
+                    "verdict": row.verdict,
+                    "game": game,
+                }
+                yield from rows_about({"learner": learner, "data": data, "claimed ε": f"{row.claimed:g}"}, values)
+    draw(rows_of, DATA.parent / "guides" / "privacy-utility.png")
+
+
+def draw(rows_of: Mapping[tuple[str, str], Sequence[SweepRow]], path: Path) -> None:
+    """Draw accuracy against epsilon: a dot at each claim, and a bar from it to the measured bound if one was shown."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    every_axes = figure.subplots(1, len(DATA_SETS), sharey=True)
+    for axes, data in zip(every_axes, DATA_SETS, strict=True):
+        for number, learner in enumerate(LEARNERS):
+            rows, colour = rows_of[learner, data], f"C{number}"
+            claimed, accuracy = [row.claimed for row in rows], [row.utility for row in rows]
+            error = [row.metrics["test_accuracy_error"] for row in rows]
+            axes.errorbar(claimed, accuracy, yerr=error, marker="o", color=colour, label=f"{learner}, claim")
+            axes.hlines(accuracy, [row.audited for row in rows], claimed, color=colour, alpha=0.35, linewidth=5)
+        majority = rows_of["lp-1st", data][0].metrics["majority_accuracy"]
+        axes.axhline(majority, color="gray", linestyle="--", linewidth=1, label="always the most frequent label")
+        axes.set(title=data, xlabel="ε of one record in nats", xlim=(0, 1.05 * max(CLAIMS)))
+    every_axes[0].set_ylabel("test accuracy")
+    every_axes[0].legend(fontsize=8)
+    figure.savefig(path, dpi=100)
+
+
+if __name__ == "__main__":
+    measurement(measured, folder="folder of runs; a finished one is reused")
