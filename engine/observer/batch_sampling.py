@@ -203,6 +203,14 @@ def participation_remarks(batches: Sequence[NDArray[np.int64]], participations: 
     return [f"not the stated participation: {remark}" for remark in remarks]
 
 
+def repeated_in_batches(batches: Sequence[NDArray[np.int64]]) -> list[str]:
+    """Return a sentence if a record, or a user who is numbered in its place, stands several times in a step."""
+    most = max((int(np.bincount(batch).max(initial=0)) for batch in batches), default=0)
+    if most < 2:
+        return []
+    return [f"a record stands {most} times in one step, with one clip each, and the claim is about one contribution"]
+
+
 def of_batches(batches: Sequence[NDArray[np.int64]], records: int) -> BatchSampling:
     """Return the sampling of all records, from the numbers of the records in each step.
 

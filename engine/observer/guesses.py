@@ -32,7 +32,7 @@ STORED_NUMBERS = 4_000_000
 """Largest number of residuals that are stored to find noise that repeats."""
 PRIOR_NUMBERS = 50.0
 """Weight of the claimed variance, in numbers, next to those observed of a tensor."""
-PRIOR_COINS, PRIOR_LATER = 4.0, 50.0
+PRIOR_COINS, PRIOR_LATER = 10.0, 50.0
 """Weight of the claimed effect of a canary, and of none on later steps, in coins, next to those observed."""
 LIKENESS = 0.6
 """Correlation of a step's noise with that of an earlier one from which it counts as repeated."""
@@ -114,10 +114,12 @@ class NoiseModel:
         right = [int(((score > 0) == step.coins).sum()) for score in scores]
         self._lead += right[1] - right[0]
         along, joined, rows = self._along(step.turn), step.coins, self._rows(step, following)
-        effects = (rows * along).sum(2)[:, joined].sum(1) / step.size
-        usable = np.isfinite(effects) & (np.arange(effects.size) < 1 + len(following))
-        self._effect_sums[usable] += effects[usable]
-        self._effect_counts[usable] += joined.sum()
+        moved_by = (rows * along).sum(2) / step.size
+        if 0 < joined.sum() < joined.size:  # the difference, because earlier canaries may have moved both
+            effects = moved_by[:, joined].mean(1) - moved_by[:, ~joined].mean(1)
+            usable = np.isfinite(effects) & (np.arange(effects.size) < 1 + len(following))
+            self._effect_sums[usable] += joined.sum() * effects[usable]
+            self._effect_counts[usable] += joined.sum()
         unexplained, moved, repeated = self._unexplained(step, following)
         unexplained = unexplained - moved * step.size * joined[:, None] * along
         if not np.isfinite(unexplained).all():
@@ -127,9 +129,10 @@ class NoiseModel:
         np.add.at(self._squares, kind, (unexplained**2).ravel())
         np.add.at(self._numbers, kind, 1.0)
         canaries = (self.effects * step.size)[:, None, None] * joined[:, None] * along
-        rows = np.concatenate([rows - canaries, self._earlier(step.turn)]).reshape(len(self._products), -1)
+        rows = np.concatenate([rows - canaries, self._earlier(step.turn)])
         if np.isfinite(rows).all() and len(following) >= self._ahead:
-            self._products += rows @ rows.T
+            directed = (rows * self._along(step.turn)).sum(2)  # with as much weight as all others
+            self._products += np.tensordot(rows, rows, ((1, 2), (1, 2))) + rows.shape[2] * directed @ directed.T
         noise = step.residual.copy()
         noise[step.turn] -= canaries[0]
         self._stored[self._count % len(self._stored)] = noise.ravel()
@@ -147,6 +150,11 @@ class NoiseModel:
     def effects(self) -> Floats:
         """Effects of a canary along its direction in its step and in those after it, in clips, shape (1 + AHEAD,)."""
         return np.asarray(self._effect_sums / self._effect_counts)
+
+    @property
+    def coins_joined(self) -> float:
+        """Number of canaries from which the effect is known, with those of the claim."""
+        return float(self._effect_counts[0])
 
     @property
     def effect(self) -> float:

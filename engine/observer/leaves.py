@@ -30,6 +30,19 @@ def leaves(values: Any) -> list[Any]:
     return [leaf for value in values for leaf in leaves(value)]
 
 
+def names_of(values: Any, path: str = "") -> list[str]:
+    """Return the name of each leaf: its keys or numbers on the way, such as `hidden.weight` or `tensor 3`."""
+    if hasattr(values, "shape") and hasattr(values, "dtype"):
+        return [path or "the model"]
+    is_mapping = isinstance(values, Mapping)
+    items = values.items() if is_mapping else enumerate(values)
+    return [
+        name
+        for key, value in items
+        for name in names_of(value, f"{path}.{key}" if path else str(key) if is_mapping else f"tensor {key}")
+    ]
+
+
 def like(values: Any, replaced: list[Any]) -> Any:
     """Return the nested list or mapping with its leaves replaced in their order."""
     rest = iter(replaced)

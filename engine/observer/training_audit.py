@@ -10,25 +10,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, parse_claim
 from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, MatrixMechanism, StepNoise
-from dpaudit.engine.answer.answer_words import POWER
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
-from dpaudit.engine.answer.sensitivity import smallest_factor
-from dpaudit.engine.answer.verdict import Answered
+from dpaudit.engine.answer.verdict import Answered, Verdict
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
 from dpaudit.engine.observer import compiled
-from dpaudit.engine.observer.batch_sampling import of_batches, participation_remarks
+from dpaudit.engine.observer.batch_sampling import of_batches, participation_remarks, repeated_in_batches
+from dpaudit.engine.observer.coins import COINS, SURE, Change, CoinPlan, detectable_noise, plan
 from dpaudit.engine.observer.directions import SETS, Directions
 from dpaudit.engine.observer.guesses import AHEAD, NoiseModel, WaitingStep
-from dpaudit.engine.observer.leaves import Places, leaves, like, shapes_of, with_examples
+from dpaudit.engine.observer.leaves import Places, leaves, like, names_of, shapes_of, with_examples
 from dpaudit.engine.observer.processes import Processes, Share
+from dpaudit.engine.observer.suspects import Part, Suspect, suspects
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.one_run.coin_averages import CoinAverages, CoinTally
+from dpaudit.estimators.one_run.coin_averages import CoinAverages
 from dpaudit.estimators.scores import StepScores
 from dpaudit.field_checks import checked_methods
 from dpaudit.tensors import numpy_of
@@ -36,19 +35,16 @@ from dpaudit.tensors import numpy_of
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-COINS = 20
-"""Coins of a step: with as many, half of the claimed noise shows within some fifty steps."""
 BEYOND_CLIP = 10.0
 """Norm of a canary that is clipped by the training, in clips, so that it shows whether the training clips."""
-CONFIDENCE, SURE = 0.95, 0.999
-"""Confidence of the printed bound, and of a violation."""
-SIMULATED = 200
-"""Simulated trainings for each factor of smaller noise, of which `POWER` must reject."""
+CONFIDENCE = 0.95
+"""Confidence of the printed bound."""
 DELTA = 1e-5
 """Delta of the bound of a step if none is claimed: Gaussian noise has no finite epsilon at delta = 0."""
-CANARIED = (
-    "{joined:,} canaries joined its steps, each with at most one clip: the trained model was changed by the audit"
-)
+OVERSPENT = 0.02
+"""Share by which the epsilon of the accountant may exceed the claim, for accountants that round."""
+CANARIED = "The trained model was changed by the audit: {joined:,} canaries joined its steps. {change}"
+"""Sentence on the canaries, which every result has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +56,14 @@ class TrainingResult(Answered):
         test: The test of what the claim allows each step.
         scores: Score and truth of each coin of the finished steps.
         notes: Observations and assumptions, in sentences.
+        suspects: Parts of the training that the observed steps point to, which are hints.
     """
 
     name: str
     test: Test
     scores: StepScores
     notes: tuple[str, ...]
+    suspects: tuple[Suspect, ...] = ()
 
     @property
     def record(self) -> Record:
@@ -97,12 +95,24 @@ class TrainingResult(Answered):
             "bound": self.bound.to_dict(),
             "p_value": self.p_value,
             "share_right": self.share_right,
+            "points_to": [{"part": suspect.part.value, "measured": suspect.measured} for suspect in self.points_to],
             "notes": list(self.notes),
         }
 
     def text(self, *, verbose: bool = False) -> str:
         """Return the verdict with labelled lines below it; `verbose` adds details."""
-        return self.answer.text([("note", note) for note in self.notes], verbose=verbose)
+        return self.answer.text(self._further_lines, verbose=verbose)
+
+    @property
+    def points_to(self) -> tuple[Suspect, ...]:
+        """Suspects to print: all of them if the verdict is VIOLATION or UNDECIDED, else of batches and account."""
+        is_open = self.verdict in (Verdict.VIOLATION, Verdict.UNDECIDED)
+        return tuple(each for each in self.suspects if is_open or each.part in (Part.SAMPLING, Part.ACCOUNTING))
+
+    @property
+    def _further_lines(self) -> list[tuple[str, str]]:
+        hints = "; ".join(map(str, self.points_to))
+        return [*([("points-to", hints)] if hints else []), *(("note", note) for note in self.notes)]
 
 
 @checked_methods
@@ -132,7 +142,7 @@ class TrainingAudit:
         clip: float = 1.0,
         divisor: float = 1.0,
         claim: Claim | float | tuple[float, float] | str | None = None,
-        coins: int = COINS,
+        coins: int | None = None,
         sampling_rate: float | None = None,
         steps: int | None = None,
         records: int | None = None,
@@ -147,7 +157,8 @@ class TrainingAudit:
             clip: Largest norm of one record's contribution to the sum, > 0.
             divisor: Divisor of the noisy sum that is observed, > 0, such as the expected batch size.
             claim: Claim of the whole training, which the answer mentions: a `Claim`, epsilon, (epsilon, delta), ...
-            coins: Number of coins of a step, >= 1; fewer in a model with fewer than 3 weights for each.
+            coins: Number of coins of a step, >= 1; fewer in a model with fewer than 3 weights for each. None for as
+                many as `plan` chooses for `steps`, or 20 if these are not stated.
             sampling_rate: Rate of Poisson sampling of the training, in (0, 1], for the cost that the answer mentions.
             steps: Number of steps of the training, >= 1, likewise.
             records: Number of records of the training data, >= 1, which `batch` needs.
@@ -159,7 +170,7 @@ class TrainingAudit:
         self.noise: StepNoise = GaussianNoise(float(noise)) if isinstance(noise, int | float) else noise
         for number, value in (("clip", clip), ("divisor", divisor)):
             require(0 < value < math.inf, f"{number} must be > 0 and finite", given=value)
-        require(coins >= 1, "coins must be >= 1", coins=coins)
+        require(coins is None or coins >= 1, "coins must be >= 1", coins=coins)
         self.clip, self.divisor, self.name = clip, divisor, name
         self._whole = _WholeTraining.of(claim, sampling_rate, steps)
         require(
@@ -235,6 +246,20 @@ class TrainingAudit:
         attach(audit, model)
         return audit
 
+    @staticmethod
+    def plan(noise: StepNoise | float, *, steps: int, weights: int, batch: float | None = None) -> CoinPlan:
+        """Return how many coins each step needs to find half of the noise, and what their canaries do to the model.
+
+        Args:
+            noise: The claimed noise, or the multiplier of independent Gaussian noise.
+            steps: Number of steps of the training, >= 1.
+            weights: Number of weights of the model, >= 1.
+            batch: Expected number of records of a step.
+        """
+        return plan(
+            GaussianNoise(float(noise)) if isinstance(noise, int | float) else noise, steps, weights, batch=batch
+        )
+
     @property
     def awaits_observation(self) -> bool:
         """True if a step has joined its canaries and was not observed yet."""
@@ -282,7 +307,7 @@ class TrainingAudit:
         whole = leaves(gradients)
         if per_example or (len(whole) == 1 and whole[0].ndim == 2):
             return self._join_examples(gradients)
-        self._begin(shapes_of(gradients))
+        self._begin(gradients, shapes_of(gradients))
         self._joined = replace(self._joined, base=self._of_all_records(self._places.at(gradients) / self.clip))
         if not self._processes.adds_canaries:
             return gradients
@@ -362,24 +387,32 @@ class TrainingAudit:
     def _weights(self) -> int:
         return sum(self._sizes)
 
-    def _begin(self, shapes: list[tuple[int, ...]]) -> None:
+    def _begin(self, gradients: Any, shapes: list[tuple[int, ...]], *, rows: bool = False) -> None:
         """Draw the directions in the first step, check the size in later ones, and toss the coins of the step."""
         sizes = [math.prod(shape) for shape in shapes]
         if self._directions is None:
-            coins = max(1, min(self._coins, sum(sizes) // SETS))
-            self._sizes = sizes
+            coins = self._coins or COINS
+            if self._coins is None and self._whole.steps is not None:
+                coins = plan(self.noise, self._whole.steps, self._weights_of_all(sum(sizes))).coins
+            coins = max(1, min(coins, sum(sizes) // SETS))
+            self._sizes, self._names, self._joins_rows = sizes, names_of(gradients), rows
             # If the clip is in the 1-norm, a canary on one weight reveals most.
             weights = 1 if isinstance(self.noise, LaplaceNoise) else None
             self._directions = Directions.draw(shapes, coins, self._directions_rng, weights=weights)
             self._places = Places(sizes, self._directions.place)
             shards = self._processes.count if self._processes.share == "weights" else 1
             self._length = self._directions.length * math.sqrt(shards)  # a canary has one clip over all shards
-            effect = float(self.noise.weights(0)[0]) / math.sqrt(shards)
+            self._claimed_effect = float(self.noise.weights(0)[0]) / math.sqrt(shards)
             self._model = NoiseModel(
-                self._directions, self.noise.deviation, effect, is_independent=self._is_independent
+                self._directions, self.noise.deviation, self._claimed_effect, is_independent=self._is_independent
             )
         require(sizes == self._sizes, "gradients must have the same sizes in each step", sizes=sizes[:5])
         self.participates()
+
+    def _weights_of_all(self, weights: int) -> int:
+        """Return the number of weights of all processes."""
+        is_part = self._processes.share == "weights"
+        return int(self._processes.summed(np.array([float(weights)]))[0]) if is_part else weights
 
     def _effects(self, coins: Flags) -> Floats:
         """Return what the canaries of the step add by the claim, in clips, in the shape of the places."""
@@ -395,7 +428,7 @@ class TrainingAudit:
             raise InputError("gradients of examples have all weights: give the shard of the sum of clipped gradients")
         whole = leaves(gradients)
         count = int(whole[0].shape[0])
-        self._begin([shape[1:] for shape in shapes_of(gradients)])
+        self._begin(gradients, [shape[1:] for shape in shapes_of(gradients)], rows=True)
         matrix = [leaf.reshape(count, -1) for leaf in whole]
         self._joined = replace(self._joined, base=self._of_all_records(self._clipped_sum(matrix)))
         if not self._processes.adds_canaries:
@@ -458,6 +491,28 @@ class TrainingAudit:
                 noise[step.turn] -= step.coins[:, None] * directions.along[step.turn] / directions.length * effect
                 self._released.append(noise)
 
+    def _suspects(self) -> tuple[Suspect, ...]:
+        """Return what the steps, the batches and the account point to."""
+        assert self._model is not None
+        by_process = None
+        if self._processes.share == "weights":
+            sizes = np.zeros(self._processes.count)
+            sizes[self._processes.rank] = math.sqrt((self._model.noise**2).mean()) / self.noise.deviation
+            by_process = self._processes.summed(sizes)
+        claimed = self._claimed_effect
+        steps = suspects(
+            self._model, self.noise.deviation, claimed, self._names, rows=self._joins_rows, by_process=by_process
+        )
+        remarks = []
+        if self._batches and self._records is not None:
+            remarks = repeated_in_batches(self._batches)
+            if isinstance(self.noise, MatrixMechanism):
+                remarks += participation_remarks(self._batches, self.noise.participations, self.noise.separation)
+            elif not remarks:
+                remarks = of_batches(self._batches, self._records).remarks(self._whole.sampling_rate)
+        account = [Suspect(Part.ACCOUNTING, text) for text in self._whole.overspent(self.noise, self.step)]
+        return (*steps, *(Suspect(Part.SAMPLING, remark) for remark in remarks), *account)
+
     def _answer(self, evidence: StepScores) -> TrainingResult:
         coins = self._directions_of_model.coins
         curve = self.noise.curve(0)
@@ -485,36 +540,17 @@ class TrainingAudit:
         )
         test = test.at_confidence_of(replace(estimator, confidence=SURE).find([tally]))
         joined = int(evidence.truth.sum())
-        notes = [CANARIED.format(joined=joined)]
-        if self._batches and self._records is not None:
-            if isinstance(self.noise, MatrixMechanism):
-                notes += participation_remarks(self._batches, self.noise.participations, self.noise.separation)
-            else:
-                notes += of_batches(self._batches, self._records).remarks(self._whole.sampling_rate)
+        change = Change(
+            joined / self.step,
+            self.noise.deviation * math.sqrt(self._weights_of_all(self._weights)),
+            self.divisor if self.divisor > 1 else None,
+        )
+        notes = [CANARIED.format(joined=joined, change=change)]
         if self.skipped:
             notes.append(
                 f"{self.skipped:,} of {self.step:,} steps were not observed; their coins count as guessed wrong"
             )
-        return TrainingResult(self.name, test, evidence, tuple(notes))
-
-
-def detectable_noise(claimed: float, coins: int, steps: int) -> float:
-    """Return the factor by which Gaussian noise must be smaller for 90 % of such trainings to reject the claim.
-
-    Args:
-        claimed: Total variation that the claim allows each coin, in (0, 1).
-        coins: Coins of a step.
-        steps: Number of steps.
-    Returns: A factor in [1, 8]; inf if one of 8 is not detected.
-    """
-    mu = 2 * float(ndtri((1 + claimed) / 2))
-
-    def is_detected(factor: float) -> bool:
-        rng = np.random.default_rng(0)  # the same draws for each factor
-        shares = rng.binomial(coins, float(ndtr(factor * mu / 2)), size=(SIMULATED, steps)) / coins
-        return float(np.mean([CoinTally(share).p_value(claimed) <= 1 - SURE for share in shares])) >= POWER
-
-    return smallest_factor(is_detected)
+        return TrainingResult(self.name, test, evidence, tuple(notes), self._suspects())
 
 
 @dataclass(frozen=True)
@@ -552,11 +588,26 @@ class _WholeTraining:
         if claim is not None:
             first = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}, with {noise} in each step"
         spent: tuple[str, ...] = ()
-        if isinstance(noise, GaussianNoise) and self.steps is not None and self.sampling_rate is not None:
-            epsilon = SubsampledGaussian(noise.multiplier, self.sampling_rate, self.steps).epsilon(self.delta)
+        if self.steps is not None and (epsilon := self._spent(noise, self.steps)) is not None:
             spent = (
                 f"by the accountant, {self.steps:,} such steps at rate {self.sampling_rate:g} spend epsilon "
                 f"{epsilon:.3g} at delta={self.delta:g}",
             )
         tested = "tested: noise and clipping of the steps; not the accountant nor the data pipeline"
         return (first, *spent, tested)
+
+    def overspent(self, noise: StepNoise, steps: int) -> tuple[str, ...]:
+        """Return a sentence if the steps so far, or those planned, spend more than is claimed."""
+        steps, claim = max(steps, self.steps or 0), self.claim
+        epsilon = None if claim is None or not claim.delta else self._spent(noise, steps)
+        if claim is None or epsilon is None or epsilon <= claim.epsilon * (1 + OVERSPENT):
+            return ()
+        return (
+            f"{steps:,} steps of the stated noise at rate {self.sampling_rate:g} spend epsilon {epsilon:.3g} at "
+            f"delta={self.delta:g}, and {claim.epsilon:g} is claimed",
+        )
+
+    def _spent(self, noise: StepNoise, steps: int) -> float | None:
+        if not isinstance(noise, GaussianNoise) or self.sampling_rate is None:
+            return None
+        return SubsampledGaussian(noise.multiplier, self.sampling_rate, steps).epsilon(self.delta)

@@ -38,7 +38,7 @@ from benchmarks.training_audits import (
     with_matrix,
 )
 from dpaudit import CorrelatedNoise, GaussianNoise, LaplaceNoise, TrainingAudit, Verdict
-from dpaudit.engine.observer import training_audit
+from dpaudit.engine.observer.coins import detectable_noise
 from dpaudit.engine.observer.directions import SETS, Directions
 from dpaudit.engine.observer.guesses import NoiseModel, WaitingStep
 from dpaudit.engine.observer.leaves import Places
@@ -185,8 +185,8 @@ def test_result_at_any_time_and_its_values() -> None:
     assert values["verdict"] == early.verdict.value
     assert 0.5 < values["share_right"] < 1
     assert "canaries joined its steps" in str(early)
-    assert training_audit.detectable_noise(0.383, 20, 60) == pytest.approx(1.75, rel=0.2)
-    assert training_audit.detectable_noise(0.383, 1, 5) == np.inf
+    assert detectable_noise(0.383, 20, 60) == pytest.approx(1.75, rel=0.2)
+    assert detectable_noise(0.383, 1, 5) == np.inf
 
 
 def test_an_answer_fixes_the_guesses_about_its_last_step() -> None:
