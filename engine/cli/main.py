@@ -350,17 +350,22 @@ def report(
 ) -> None:
     """Recompute, write and print the report of the run in RUN.
 
-    The report is computed from finished units; nothing runs.
+    The report is computed from finished units; nothing runs. Of a training, the saved result is printed.
 
     If another user made the folder, the command refuses code and files that its spec names, and lists them, until an
     option allows them.
     """
     from dpaudit.engine.run.driver import report_again
     from dpaudit.engine.run.run_folder import OtherPlanError
+    from dpaudit.engine.run.run_status import is_training
 
+    if is_training(folder):
+        _show_stored(folder, quiet=quiet, as_json=as_json, verbose=verbose, **fail_on)
+        return
     try:
         again = report_again(folder, allow_code=allow_code, allow_files=allow_files)
     except OtherPlanError:
+        tell(f"another version of dpaudit made {folder}; results are printed as it wrote them, and nothing is written")
         _show_stored(folder, quiet=quiet, as_json=as_json, verbose=verbose, **fail_on)
         return
     if quiet and not as_json:
@@ -372,13 +377,12 @@ def report(
 
 
 def _show_stored(place: str | Path, *, quiet: bool, as_json: bool, verbose: bool, **fail_on: bool) -> None:
-    """Print the results that a run of another dpaudit wrote, which this one cannot compute from its units."""
+    """Print the results that a folder holds, of a training or of a run that this dpaudit cannot compute again."""
     from dpaudit.engine.answer.verdict import Verdict
     from dpaudit.engine.run.run_status import run_status
 
     status = run_status(place)
     answers, verdicts = status.answers(verbose=verbose), {verdict for verdict, _ in status.outcomes.values()}
-    tell(f"another version of dpaudit made {place}; its results are printed as it wrote them, and nothing is written")
     lines = [f"{verdict}  {name}" for name, verdict in status.verdicts] if quiet else answers
     show_lines(in_json(status.report.value) if as_json else "\n".join(lines))
     if Verdict.FAILED in verdicts:

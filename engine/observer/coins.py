@@ -50,7 +50,7 @@ class CoinPlan:
 
 @dataclass(frozen=True)
 class Change:
-    """What canaries add to each step of a training, in clips.
+    """Vector that canaries add to each step of a training, in clips.
 
     Attributes:
         canaries: Mean number of canaries in a step, each of one clip, in directions orthogonal to each other.
@@ -76,7 +76,7 @@ class Change:
         batch = "" if self.batch is None else f" and the sum of {self.batch:g} records at most {self.batch:g}"
         advice = ". Audit a replica instead" if self.needs_replica else ""
         return (
-            f"Its canaries add a vector of {math.sqrt(self.canaries):.2g} clips to a step, where the noise has "
+            f"Canaries add a vector of {math.sqrt(self.canaries):.2g} clips to a step, where the noise has "
             f"{self.noise:.3g}{batch}: as noise that is {100 * self.added:.2g} % larger{advice}"
         )
 

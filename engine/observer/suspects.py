@@ -24,6 +24,8 @@ Flags = NDArray[np.bool_]
 
 LOW, USUAL = 0.7, 0.85
 """Share of the stated deviation below which noise counts as too small in some places, and from which in no place."""
+GAP = 0.1
+"""Share of the stated deviation by which small noise must differ from the others; if it does not, it changes slowly."""
 NONE = 0.02
 """Share of the stated deviation below which there is no noise."""
 CORRELATED = 0.1
@@ -33,7 +35,7 @@ DEVIATIONS = 5.0
 FEWEST_STEPS = 12
 """Smallest number of steps from which the noise of each weight is compared."""
 FEWEST_LOW = 0.02
-"""Smallest share of weights without their noise that is reported."""
+"""Smallest share of steps, or of weights, without their noise that is reported."""
 
 
 class Part(StrEnum):
@@ -114,9 +116,9 @@ def _sizes(scaled: Floats, directions: Directions, names: Sequence[str], *, by_w
     """Return in which steps, tensors or weights the noise is too small; overall if in all of them."""
     by_step = _root_mean_square(scaled, 1)
     low = by_step < LOW
-    if low.any() and not low.all() and by_step[~low].mean() >= USUAL:
-        return [_too_small(_listed_steps(low), float(by_step[low].mean()))]
-    if low.any() and not low.all():
+    if FEWEST_LOW < low.mean() < 1:
+        if by_step[~low].mean() >= USUAL and by_step[~low].min() > by_step[low].max() + GAP:
+            return [_too_small(_listed_steps(low), float(by_step[low].mean()))]
         quarter = max(1, len(by_step) // 4)
         first, last = by_step[:quarter].mean(), by_step[-quarter:].mean()
         if max(first, last) > 1.5 * min(first, last):

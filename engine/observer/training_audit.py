@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from dpaudit.claims import Claim, ConvertedClaim, Relation, parse_claim
 from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, MatrixMechanism, StepNoise
+from dpaudit.engine.answer.answer_words import NOT_SHOWN
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
-from dpaudit.engine.answer.verdict import Answered, Verdict
+from dpaudit.engine.answer.verdict import Answer, Answered, Verdict, decide
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
 from dpaudit.engine.observer import compiled
 from dpaudit.engine.observer.batch_sampling import of_batches, participation_remarks, repeated_in_batches
@@ -25,11 +28,13 @@ from dpaudit.engine.observer.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.engine.observer.leaves import Places, leaves, like, names_of, shapes_of, with_examples
 from dpaudit.engine.observer.processes import Processes, Share
 from dpaudit.engine.observer.suspects import Part, Suspect, suspects
+from dpaudit.engine.run.run_status import TRAINING
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.coin_averages import CoinAverages
 from dpaudit.estimators.scores import StepScores
 from dpaudit.field_checks import checked_methods
+from dpaudit.plain_files import write_atomically
 from dpaudit.tensors import numpy_of
 
 Floats = NDArray[np.float64]
@@ -87,6 +92,19 @@ class TrainingResult(Answered):
         """Share of the coins that were guessed right."""
         return float(((self.scores.score > 0) == self.scores.truth).mean())
 
+    @cached_property
+    def answer(self) -> Answer:
+        """Verdict on the claim, with what it points to and the notes."""
+        answer, hints = decide(self.record), "; ".join(map(str, self.points_to))
+        further = [*([("points-to", hints)] if hints else []), *(("note", note) for note in self.notes)]
+        return replace(answer, lines=(*answer.lines[:-1], *further, *answer.lines[-1:]))
+
+    @property
+    def points_to(self) -> tuple[Suspect, ...]:
+        """Suspects to print: all of them if the verdict is VIOLATION or UNDECIDED, else of batches and account."""
+        is_open = decide(self.record).verdict in (Verdict.VIOLATION, Verdict.UNDECIDED)
+        return tuple(each for each in self.suspects if is_open or each.part in (Part.SAMPLING, Part.ACCOUNTING))
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
@@ -95,24 +113,44 @@ class TrainingResult(Answered):
             "bound": self.bound.to_dict(),
             "p_value": self.p_value,
             "share_right": self.share_right,
-            "points_to": [{"part": suspect.part.value, "measured": suspect.measured} for suspect in self.points_to],
+            "points_to": [{"part": each.part.value, "measured": each.measured} for each in self.points_to],
             "notes": list(self.notes),
         }
 
     def text(self, *, verbose: bool = False) -> str:
         """Return the verdict with labelled lines below it; `verbose` adds details."""
-        return self.answer.text(self._further_lines, verbose=verbose)
+        return self.answer.text(verbose=verbose)
 
-    @property
-    def points_to(self) -> tuple[Suspect, ...]:
-        """Suspects to print: all of them if the verdict is VIOLATION or UNDECIDED, else of batches and account."""
-        is_open = self.verdict in (Verdict.VIOLATION, Verdict.UNDECIDED)
-        return tuple(each for each in self.suspects if is_open or each.part in (Part.SAMPLING, Part.ACCOUNTING))
+    def save(self, folder: str | Path) -> None:
+        """Write the result to a new folder, for `dpaudit report` and `dpaudit card`, and as a page.
 
-    @property
-    def _further_lines(self) -> list[tuple[str, str]]:
-        hints = "; ".join(map(str, self.points_to))
-        return [*([("points-to", hints)] if hints else []), *(("note", note) for note in self.notes)]
+        The files are `training.json` and `report.html`; they say that the training was canaried.
+        Raises: FileExistsError if the folder exists.
+        """
+        from dpaudit import __version__
+        from dpaudit.engine.exits import in_json, plain_values
+        from dpaudit.engine.report.page import write_answer_page
+
+        finding = {"lower": self.bound.lower, "delta": self.bound.delta}
+        steps = dict(self.bound.counts)["steps"]
+        result = {
+            "name": self.name,
+            "scope": self.test.scope,
+            **{name: plain_values(value) for name, value in self.to_dict().items()},
+            "claim": self.test.claimed,
+            "finding": finding,
+            "assumes": "the observed sums are those that the model gets, with the canaries in them",
+            "mechanism": "the steps of one training",
+            "data": "its records",
+            "game": f"canaries that joined {steps:,} steps by coins",
+        }
+        facts = {"date": f"{date.today()}", "version": f"dpaudit {__version__}", "canaried": self.notes[0]}
+        Path(folder).mkdir(parents=True)
+        content = {"name": self.name, "training": facts, "joint": None, "results": [result]}
+        write_atomically(Path(folder) / TRAINING, lambda file: file.write(in_json(content).encode()))
+        about = f"Audit of {steps:,} steps of a training by dpaudit {__version__}, {facts['date']}"
+        page = {"title": self.name, "about": about, "answer": self.answer, "not_shown": NOT_SHOWN[0]}
+        write_answer_page(Path(folder) / "report.html", "answer.html.j2", "dpaudit.engine.report", **page)
 
 
 @checked_methods

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NO_PROOF = "No proof of privacy: an audit can reject a claim, it cannot confirm one."
 REJECTED = "A claim is rejected: more leaks than was promised."
+AGAIN = "your training with dpaudit.TrainingAudit"
+"""Command that audits another training."""
 MAX_ON_PAGE = 8
 """Most audits on the printed page."""
 MAX_DETAILED = 3
@@ -79,6 +81,9 @@ class ModelCard:
         by_name = {result["name"].name(): result for result in report["results"].items()}
         lines = [_line(name, *outcome, by_name, report["joint"]) for name, outcome in outcomes.items()]
         lines.sort(key=lambda line: -VERDICTS_BY_SEVERITY.index(line.verdict))
+        if report["training"]:
+            facts = {name: report["training"][name].text(500) for name in report["training"].names()}
+            return cls(report["name"].text(120), tuple(lines), facts, AGAIN, status.cautions)
         command = f"dpaudit run spec.yaml --seed {report['seed'].integer(0, MAX_SEED - 1)}"
         return cls(report["name"].text(120), tuple(lines), _facts(status), command, status.cautions)
 

@@ -30,6 +30,8 @@ from dpaudit.plain_files import is_remote, join_place, new_file, note_path, read
 
 CONFIGURATIONS = "configurations.json"
 """File of a sweep's folder: the name of each configuration, its state, and the keys of the units that audit it."""
+TRAINING = "training.json"
+"""File of the folder in which the result of an audited training was saved; it has the fields of `bounds.json`."""
 _FAILURES = {EventKind.UNIT_FAILED, EventKind.UNIT_SKIPPED}
 _UNIT_ENDS = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 _FINAL_STAGES = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
@@ -216,6 +218,9 @@ def run_status(place: str | Path) -> RunStatus:
         plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
         sweep = store.content("sweep.yaml") if plan is None else None
         configuration_file = store.content(CONFIGURATIONS)
+        training = store.content(TRAINING) if plan is None and sweep is None else None
+    if training is not None:
+        return _status_of_training(str(place), training)
     if plan is None and sweep is None:
         raise NotPlanned(f"{shortened(place)} must be the folder of a run (with plan.parquet) or sweep (sweep.yaml)")
     lines = list(parse_events(io.BytesIO(log or b"")))
@@ -293,27 +298,45 @@ def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes
     )
 
 
+def is_training(place: str | Path) -> bool:
+    """True if a folder, a path or a URI, holds the saved result of an audited training."""
+    store = FileStore.at(place)
+    with store.explain_errors("must be a run folder that can be read"):
+        return store.content(TRAINING) is not None
+
+
+def _status_of_training(place: str, content: bytes) -> RunStatus:
+    advice = "audit another training to repeat them"
+    verdicts, caution, report = _verdicts(place, content, (), name=TRAINING, advice=advice)
+    empty = _status(place, 0, (), None)
+    return replace(empty, stage="finished", verdicts=verdicts, cautions=(caution,), report=report)
+
+
 def _verdicts(
-    place: str, bounds: bytes | None, events: Sequence[Event]
+    place: str,
+    bounds: bytes | None,
+    events: Sequence[Event],
+    *,
+    name: str = "bounds.json",
+    advice: str = "`dpaudit report` recomputes the verdicts from the results",
 ) -> tuple[tuple[tuple[str, str], ...], str, StatedValue]:
-    """Return the verdicts in `bounds.json`, a caution about them, and its content.
+    """Return the verdicts in `bounds.json`, or in another file with this name, a caution about them, and its content.
 
     Verdicts and content are empty if the run's last event has the checksum of another file.
     """
-    advice = "`dpaudit report` recomputes the verdicts from the results"
     recorded, empty = last_checksum_note(events), RunStatus.report
     if bounds is None:
         return (), f"there is no bounds.json; {advice}", empty
     if recorded and recorded != checksum_note(bounds):
         return (), f"bounds.json does not match the checksum in the run's last event and is ignored; {advice}", empty
     try:
-        report = StatedValue.parse(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it again")
+        report = StatedValue.parse(bounds, f"{place}/{name}", remedy=advice)
         verdicts = [(audit["name"].name(), audit["verdict"].member(Verdict)) for audit in report["results"].items()]
     except SpecError:  # its text would quote content that was not checked
-        return (), f"bounds.json is not a valid report; {advice}", empty
+        return (), f"{name} is not a valid report; {advice}", empty
     check = "it matches the checksum in the run's last event" if recorded else "not checked"
     forgery = "A user who can write to the folder can forge both"
-    caution = f"verdicts as written in bounds.json ({check}). {forgery}; {advice}"
+    caution = f"verdicts as written in {name} ({check}). {forgery}; {advice}"
     return tuple(verdicts), caution, report
 
 

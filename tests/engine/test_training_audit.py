@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy import stats
 
 import dpaudit
@@ -38,11 +39,13 @@ from benchmarks.training_audits import (
     with_matrix,
 )
 from dpaudit import CorrelatedNoise, GaussianNoise, LaplaceNoise, TrainingAudit, Verdict
-from dpaudit.engine.observer.coins import detectable_noise
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.observer.coins import Change, detectable_noise
 from dpaudit.engine.observer.directions import SETS, Directions
 from dpaudit.engine.observer.guesses import NoiseModel, WaitingStep
-from dpaudit.engine.observer.leaves import Places
+from dpaudit.engine.observer.leaves import Places, names_of
 from dpaudit.engine.observer.processes import Processes
+from dpaudit.engine.observer.suspects import Part, suspects
 from dpaudit.errors import InputError
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
@@ -145,9 +148,124 @@ def test_correlated_noise_has_claims_for_stated_participation_only() -> None:
         for step in range(20):
             audit.batch(np.arange(50) % every == step % every)
             audit.observe(audit.join(np.zeros(WEIGHTS)))
-        remarks = "; ".join(note for note in audit.result.notes if "participation" in note)
+        remarks = "; ".join(each.measured for each in audit.result.points_to if each.part is Part.SAMPLING)
         assert [part in remarks for part in words.split("; ")] == [True] * len(words.split("; ")), remarks
         assert bool(remarks) == bool(words)
+
+
+BY_LAYER = {"hidden": slice(0, 400), "out": slice(400, WEIGHTS)}
+
+
+def train_layers(scale_of: Callable[[int, str], float], steps: int = 40) -> TrainingAudit:
+    """Train two tensors by name; `scale_of` a step and tensor is that of its noise."""
+    audit, rng = audit_of(seed=2, divisor=1.0), np.random.default_rng(2)
+    for step in range(steps):
+        total = audit.join({name: np.zeros(WEIGHTS)[part] for name, part in BY_LAYER.items()})
+        noise = {name: CLIP * scale_of(step, name) * rng.standard_normal(part.size) for name, part in total.items()}
+        audit.observe({name: total[name] + noise[name] for name in total})
+    return audit
+
+
+LAYERS: Mapping[str, tuple[Callable[[int, str], float], str]] = {
+    "one layer": (lambda step, name: 0.1 if name == "out" else 1.0, "noise size: the noise of out has 0.1 of"),
+    "outside": (lambda step, name: float(name != "out"), "parameters outside of the noised ones: no noise on out"),
+    "every fifth step": (lambda step, name: float(step % 5 > 0), "noise size: no noise on one of every 5 steps"),
+    "the first steps": (lambda step, name: 1 - 0.6 * (step < 12), "noise of the first 12 steps has 0.4"),
+    "falling": (lambda step, name: 1 - step / 50, "changes from 0.91 to 0.31"),
+}
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_an_answer_points_to_noise_that_is_too_small(case: str) -> None:
+    scale_of, words = LAYERS[case]
+    result = train_layers(scale_of).result
+    assert words in "; ".join(map(str, result.suspects)), result.suspects
+    assert len(result.suspects) == 1
+
+
+POINTED: Mapping[str, tuple[dict[str, Any], list[Part], str]] = {
+    "honest": ({}, [], ""),
+    "half of the noise": ({"noise": partial(fresh, scale=0.5)}, [Part.SIZE], "all weights in all steps has 0.5 of"),
+    "a third of the weights": (
+        {"noise": partial(part_without, first=200)},
+        [Part.OUTSIDE],
+        "of the weights of the mod",
+    ),
+    "clip twice as large": ({"clip": partial(each_clipped, clip=2 * CLIP)}, [Part.CLIP], "with 2 clips"),
+    "repeated": ({"noise": partial(repeated, period=7)}, [Part.FORM], "that of 7 steps before (1.00)"),
+    "differences": ({"noise": differences_of(1.0, 0.71)}, [Part.FORM], "that of the step before (-0.5"),
+    "two weights": ({"noise": of_pairs}, [Part.FORM], "neighbouring weights"),
+}
+
+
+@pytest.mark.parametrize("case", POINTED)
+def test_an_answer_points_to_the_part_that_is_wrong(case: str) -> None:
+    options, parts, words = POINTED[case]
+    result = train(audit_of(seed=1), **options).result
+    assert list(dict.fromkeys(each.part for each in result.suspects)) == parts, result.suspects
+    assert words in " ".join(each.measured for each in result.suspects)
+    assert ("points-to" in str(result)) == bool(parts)
+    assert [each["part"] for each in result.to_dict()["points_to"]] == [each.part.value for each in result.points_to]
+
+
+def test_canaries_that_come_again_point_to_momentum() -> None:
+    audit = audit_of(seed=1)
+    numpy_loop(audit, 1, rows=False, momentum=0.9, steps=100)
+    assert "a canary comes again in the next steps (0." in str(audit.result)
+
+
+def test_noise_of_one_process_and_overspent_accounts() -> None:
+    model = train(audit_of(), steps=20)._model
+    assert model is not None
+    (suspect,) = suspects(model, 1.0, 1.0, ["w"], rows=False, by_process=np.array([1.0, 0.02]))
+    assert suspect.measured == "the noise of process 1 has 0.02 of the stated deviation"
+    result = train(audit_of(claim=(1.0, 1e-5), sampling_rate=0.125, steps=60, coins=20), steps=20).result
+    assert [each.part for each in result.points_to] == [Part.ACCOUNTING]
+    assert "60 steps of the stated noise at rate 0.125 spend epsilon 6.94 at delta=1e-05, and 1 is claimed" in str(
+        result
+    )
+    audit = audit_of(records=20)
+    audit.batch([3, 4, 4])
+    audit.observe(audit.join(np.zeros(WEIGHTS)))
+    assert "a record stands 2 times in one step" in str(audit.result)
+
+
+def test_names_of_tensors() -> None:
+    assert names_of(np.zeros(3)) == ["the model"]
+    assert names_of([np.zeros(3), np.zeros(2)]) == ["tensor 0", "tensor 1"]
+    assert names_of({"a": {"b": np.zeros(3)}, "c": [np.zeros(1)]}) == ["a.b", "c.0"]
+
+
+def test_coins_are_planned() -> None:
+    plan = TrainingAudit.plan(1.0, steps=60, weights=100_000, batch=64)
+    assert plan.coins == 5
+    assert plan.factor <= 2
+    assert "Canaries add a vector of 1.6 clips to a step, where the noise has 316 and the sum of 64 records" in str(
+        plan
+    )
+    assert TrainingAudit.plan(1.0, steps=300, weights=100_000).coins < 5
+    assert TrainingAudit.plan(1.0, steps=20, weights=100_000).factor > 2
+    few = TrainingAudit.plan(1.0, steps=20, weights=60)
+    assert few.coins / 2 / 60 <= 1.05**2 - 1 < 20 / 2 / 60
+    assert Change(50.0, 10.0).needs_replica
+    assert "Audit a replica" in str(Change(50.0, 10.0))
+    assert train(audit_of(steps=60), steps=10).result.scores.score.size == 50
+    assert train(audit_of(), steps=10).result.scores.score.size == 200
+
+
+def test_a_saved_result_is_printed_and_makes_a_card(tmp_path: Path) -> None:
+    result = train(audit_of(name="mine <b>"), partial(fresh, scale=0.5), steps=40).result
+    folder = tmp_path / "saved"
+    result.save(folder)
+    printed = CliRunner().invoke(main, ["report", str(folder)])
+    assert printed.output.strip() == str(result)
+    card = CliRunner().invoke(main, ["card", str(folder), "--html", str(tmp_path / "card.html")])
+    assert card.exit_code == 0, card.output
+    pages = [path.read_text() for path in (tmp_path / "card.html", folder / "report.html")]
+    assert all("The trained model was changed by the audit" in text for text in (card.output, *pages))
+    assert not any("mine <b>" in page for page in pages)
+    with pytest.raises(FileExistsError):
+        result.save(folder)
 
 
 def test_laplace_noise() -> None:
@@ -389,9 +507,10 @@ def test_sampling_is_compared_with_that_of_the_accountant(
     for step in range(60):
         audit.batch(sampling(rng, step))
         audit.observe(np.asarray(audit.join(np.zeros(100))) + rng.standard_normal(100))
-    remarks = [note for note in audit.result.notes if "sampling" in note]
+    remarks = [each.measured for each in audit.result.points_to if each.part is Part.SAMPLING]
     assert bool(remarks) == bool(words)
     assert words in " ".join(remarks)
+    assert (words in str(audit.result)) == (not words or "points-to" in str(audit.result))
     with pytest.raises(InputError, match="numbers of records below 200"):
         audit.batch([200])
     with pytest.raises(InputError, match="needs the number of records"):
