@@ -46,7 +46,7 @@ ELSEWHERE = {
     "docs/reference/estimators.md": "tests/engine/test_documented.py",
 }
 LOCAL = "docs/guides/local-protocols.md"
-HERE = ("docs/guides/functions.md", LOCAL, "docs/guides/ml-audit.md", "docs/guides/sweeps.md")
+HERE = ("README.md", "docs/guides/functions.md", LOCAL, "docs/guides/ml-audit.md", "docs/guides/sweeps.md")
 BY_DAY = ("grr",)
 """Protocols of the guide that are audited by day, in seconds each."""
 PROTOCOLS = ("grr", "unary", "olh", "subset", "hadamard", "rappor", "permanent_answers", "shuffled")
@@ -94,6 +94,17 @@ def test_every_block_has_a_test_or_a_known_language() -> None:
     assert {block.language for block in BLOCKS} == {"", "python", "yaml"}
     for page, test in ELSEWHERE.items():
         assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+
+
+def test_the_first_lines_of_the_readme_print_what_it_shows() -> None:
+    """Lines of the block that end in "..." are shortened."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    expected_lines = blocks_of("README.md", page)[1].text.splitlines()
+    lines = printed(python_of("README.md")[0]).splitlines()
+    assert expected_lines[-1].strip() == "..."
+    for line, expected in zip(lines, expected_lines[:-1], strict=False):
+        assert line.startswith(expected.removesuffix("...")), line
+    assert lines[len(expected_lines) - 1 :], "the block ends in ..., so something must be left out"
 
 
 @pytest.mark.filterwarnings("ignore")
