@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from html import escape
@@ -208,8 +208,12 @@ class Answer:
             further: (label, text) of lines that are printed before the next step.
             verbose: True to print the lines with details too.
         """
-        lines = [(label, text) for label, text in self.lines if verbose or label not in answer_words.DETAILS]
-        return answer_words.aligned(f"{self.verdict}  {self.name}", [*lines[:-1], *further, *lines[-1:]])
+        lines = [pair for pair in self.with_lines(further).lines if verbose or pair[0] not in answer_words.DETAILS]
+        return answer_words.aligned(f"{self.verdict}  {self.name}", lines)
+
+    def with_lines(self, further: Sequence[tuple[str, str]]) -> Answer:
+        """Return the answer with further (label, text) lines before the next step."""
+        return replace(self, lines=(*self.lines[:-1], *further, *self.lines[-1:]))
 
     @property
     def below_sentence(self) -> tuple[tuple[str, str], ...]:

@@ -95,9 +95,9 @@ class TrainingResult(Answered):
     @cached_property
     def answer(self) -> Answer:
         """Verdict on the claim, with what it points to and the notes."""
-        answer, hints = decide(self.record), "; ".join(map(str, self.points_to))
+        hints = "; ".join(map(str, self.points_to))
         further = [*([("points-to", hints)] if hints else []), *(("note", note) for note in self.notes)]
-        return replace(answer, lines=(*answer.lines[:-1], *further, *answer.lines[-1:]))
+        return decide(self.record).with_lines(further)
 
     @property
     def points_to(self) -> tuple[Suspect, ...]:

@@ -81,7 +81,7 @@ class ModelCard:
         by_name = {result["name"].name(): result for result in report["results"].items()}
         lines = [_line(name, *outcome, by_name, report["joint"]) for name, outcome in outcomes.items()]
         lines.sort(key=lambda line: -VERDICTS_BY_SEVERITY.index(line.verdict))
-        if report["training"]:
+        if not status.plan_metadata and report["training"]:  # of a run, the fingerprints are in its plan
             facts = {name: report["training"][name].text(500) for name in report["training"].names()}
             return cls(report["name"].text(120), tuple(lines), facts, AGAIN, status.cautions)
         command = f"dpaudit run spec.yaml --seed {report['seed'].integer(0, MAX_SEED - 1)}"

@@ -307,7 +307,7 @@ def is_training(place: str | Path) -> bool:
 
 def _status_of_training(place: str, content: bytes) -> RunStatus:
     advice = "audit another training to repeat them"
-    verdicts, caution, report = _verdicts(place, content, (), name=TRAINING, advice=advice)
+    verdicts, caution, report = _verdicts(place, content, (), name=TRAINING, advice=advice, remedy=advice)
     empty = _status(place, 0, (), None)
     return replace(empty, stage="finished", verdicts=verdicts, cautions=(caution,), report=report)
 
@@ -319,6 +319,7 @@ def _verdicts(
     *,
     name: str = "bounds.json",
     advice: str = "`dpaudit report` recomputes the verdicts from the results",
+    remedy: str = "`dpaudit report` writes it again",
 ) -> tuple[tuple[tuple[str, str], ...], str, StatedValue]:
     """Return the verdicts in `bounds.json`, or in another file with this name, a caution about them, and its content.
 
@@ -330,7 +331,7 @@ def _verdicts(
     if recorded and recorded != checksum_note(bounds):
         return (), f"bounds.json does not match the checksum in the run's last event and is ignored; {advice}", empty
     try:
-        report = StatedValue.parse(bounds, f"{place}/{name}", remedy=advice)
+        report = StatedValue.parse(bounds, f"{place}/{name}", remedy=remedy)
         verdicts = [(audit["name"].name(), audit["verdict"].member(Verdict)) for audit in report["results"].items()]
     except SpecError:  # its text would quote content that was not checked
         return (), f"{name} is not a valid report; {advice}", empty
