@@ -284,6 +284,29 @@ class TrainingAudit:
         attach(audit, model)
         return audit
 
+    @classmethod
+    def of_flower(cls, strategy: Any, **options: Any) -> TrainingAudit:
+        """Return an audit of all further rounds of a strategy of Flower. A client is the unit of privacy.
+
+            strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 0.5, num_sampled_clients=40)
+            audit = dpaudit.TrainingAudit.of_flower(strategy)
+            strategy.start(grid, arrays, num_rounds=100)
+            print(audit.result)
+
+        Clients of the audit reply in each round with updates beyond the clip, each with as much weight as the client
+        with the most.
+
+        Args:
+            strategy: A strategy with differential privacy that clips at the server, by a fixed or an adaptive norm.
+            options: Further arguments of the class, such as `claim` and `coins`.
+        Raises: InputError for another strategy.
+        """
+        from dpaudit.engine.observer.flower import attach, stated_by
+
+        audit = cls(**stated_by(strategy) | options)
+        attach(audit, strategy)
+        return audit
+
     @staticmethod
     def plan(noise: StepNoise | float, *, steps: int, weights: int, batch: float | None = None) -> CoinPlan:
         """Return how many coins each step needs to find half of the noise, and what their canaries do to the model.

@@ -9,21 +9,27 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import dpaudit
+from dpaudit.errors import InputError
+
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "examples" / "trainers"
 PYTHONS = {
+    "flower_rounds.py": "flower",
     "jax_privacy_loop.py": "jax-privacy",
     "keras_jax.py": "trainers",
     "keras_torch.py": "trainers",
     "lightning_opacus.py": "trainers",
+    "nvflare_aggregator.py": "nvflare",
     "optax_loop.py": "jax-privacy",
 }
-SETTINGS = {"opacus_loop.py": ("flat", "per-layer", "ghost", "memory")}
-DAY = ("jax_privacy_loop.py", "numpy_loop.py", "optax_loop.py")
+SETTINGS = {"opacus_loop.py": ("flat", "per-layer", "ghost", "memory"), "flower_rounds.py": ("fixed", "adaptive")}
+DAY = ("jax_privacy_loop.py", "numpy_loop.py", "nvflare_aggregator.py", "optax_loop.py")
 """Examples that do not import torch, which takes longest in their processes."""
 
 
@@ -58,6 +64,17 @@ def test_half_of_the_noise_is_found(name: str, setting: str | None) -> None:
     settings = [] if setting is None else [setting]
     assert verdict_of(name, "1", *settings) == "NO VIOLATION FOUND"
     assert verdict_of(name, "0.5", *settings) == "VIOLATION"
+
+
+@pytest.mark.nightly
+def test_updates_weighted_by_rows_need_more_noise() -> None:
+    assert verdict_of("flower_rounds.py", "1", "rows") == "VIOLATION"
+
+
+@pytest.mark.parametrize("audit_of", [dpaudit.TrainingAudit.of_keras, dpaudit.TrainingAudit.of_flower])
+def test_other_trainers_are_refused(audit_of: Callable[[object], object]) -> None:
+    with pytest.raises(InputError, match=r"must be private|must clip at the server"):
+        audit_of(object())
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
