@@ -21,11 +21,16 @@ from dpaudit.engine.sweep.running import sweep
 from dpaudit.estimators.bound import format_lower, format_upper
 from tools.rows import DATA, Row
 
-MODEL = {"name": "mlp", "hidden": [32], "epochs": 20}
+MODEL = {"name": "mlp", "hidden": [64], "epochs": 20}
 LEARNERS: dict[str, dict[str, Any]] = {
     "lp-1st": {"model": MODEL},
     "pate": {"teachers": 20, "model": MODEL},
-    "dp-sgd": {"delta": 1e-5, "accountant": "pld", "model": {**MODEL, "learning_rate": 0.5, "momentum": 0.0}},
+    "dp-sgd": {
+        "delta": 1e-5,
+        "accountant": "pld",
+        "sample_rate": 0.1,
+        "model": {**MODEL, "learning_rate": 0.5, "momentum": 0.0},
+    },
 }
 DATA_SETS: dict[str, Any] = {"digits": {"name": "digits", "flat": True}, "breast-cancer": "breast-cancer"}
 CLAIMS = [1, 2, 4, 8]
