@@ -61,10 +61,12 @@ def measured(_: int, folder: str) -> Iterator[Row]:
             assert summary is not None
             rows_of[learner, data] = list(summary.rows)
             for row in summary.rows:
+                family = None if row.audit is None else row.audit.family_bound
                 values = {
                     "test accuracy": (f"{row.utility:.3f}", f"± {row.metrics['test_accuracy_error']:.3f}"),
                     "majority": f"{row.metrics['majority_accuracy']:.3f}",
                     "measured ε at least": format_lower(row.audited, 2),
+                    "under its family": "" if family is None else format_lower(family.epsilon, 2),
                     "detectable ε": format_upper(row.ceiling, 2),
                     "verdict": row.verdict,
                     "game": game,
