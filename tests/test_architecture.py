@@ -535,6 +535,7 @@ def heavy_after(statement: str, heavy: set[str]) -> set[str]:
         ("import dpaudit", LIBRARIES),
         ("import dpaudit.engine.cli.supervisor, dpaudit.engine.cli.main", LIBRARIES),
         ("from dpaudit.registry import PACKAGES, catalogue; [catalogue(kind) for kind in PACKAGES]", LIBRARIES),
+        ("import dpaudit; dpaudit.TrainingAudit", LIBRARIES - {"numpy", "scipy"}),
         ("import dpaudit.claims", HEAVY),
         ("import dpaudit.estimators.one_run.guesses, dpaudit.estimators.two_world.confusion", HEAVY),
         ("import dpaudit.estimators.private_prediction.rdp_bound", HEAVY),

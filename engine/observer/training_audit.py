@@ -28,7 +28,6 @@ from dpaudit.engine.observer.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.engine.observer.leaves import Places, leaves, like, names_of, shapes_of, with_examples
 from dpaudit.engine.observer.processes import Processes, Share
 from dpaudit.engine.observer.suspects import Part, Suspect, suspects
-from dpaudit.engine.run.run_status import TRAINING
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.coin_averages import CoinAverages
@@ -130,6 +129,7 @@ class TrainingResult(Answered):
         from dpaudit import __version__
         from dpaudit.engine.exits import in_json, plain_values
         from dpaudit.engine.report.page import write_answer_page
+        from dpaudit.engine.run.run_status import TRAINING
 
         finding = {"lower": self.bound.lower, "delta": self.bound.delta}
         steps = dict(self.bound.counts)["steps"]
