@@ -78,8 +78,9 @@ def test_sensitivity_of_any_matrix_is_the_largest_of_all_patterns(
             for signs in itertools.product((1, -1) if signed else (1,), repeat=len(steps)):
                 largest = max(largest, float(np.linalg.norm(noise.strategy[:, steps] @ signs)))
         assert noise.sensitivity <= largest * (1 + 1e-9)
+        assert noise.sensitivity >= 0.95 * largest
         is_largest.append(noise.sensitivity >= largest * (1 - 1e-9))
-    assert sum(is_largest) >= 4
+    assert sum(is_largest) >= 3  # the search may end below the largest, and then the claim is weaker
     assert noise.deviation == noise.sensitivity
 
 
@@ -125,7 +126,7 @@ def test_factors_and_strategies_of_jax_privacy() -> None:
     assert MatrixNoise(2.0, Streaming(), 6).steps == 6
     with pytest.raises(InputError, match="lower-triangular matrix with a positive diagonal"):
         MatrixNoise(1.0, strategy_of_ten.T)
-    with pytest.raises(InputError, match="identity matrix"):
+    with pytest.raises(InputError, match="must undo it"):
         MatrixNoise(1.0, strategy_of_ten, noise=strategy_of_ten)
     with pytest.raises(InputError, match="product with an inverse"):
         MatrixNoise.of_factors(1.0, prefix, prefix[:, :4])

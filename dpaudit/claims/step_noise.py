@@ -31,6 +31,9 @@ from dpaudit.errors import require
 
 Floats = NDArray[np.float64]
 
+SEARCHES = 64
+"""Steps from which the largest sensitivity of a matrix is searched for."""
+
 
 class StepNoise(ABC):
     """Claimed noise of the steps of a training."""
@@ -210,7 +213,7 @@ class MatrixNoise(MatrixMechanism):
             DP for a record that takes part as stated.
         strategy: C, shape (rows, steps); without `noise`, a lower-triangular matrix with a positive diagonal. An
             object of jax_privacy with the method `materialize` for so many `steps`.
-        steps: Number of steps of the training; None for the number of columns of C.
+        steps: Number of steps of the training; 0 for the number of columns of C.
         participations: Largest number of steps in which one record takes part, >= 1.
         separation: Smallest number of steps from one participation of a record to the next, >= 1.
         stated_sensitivity: Sensitivity of C by your accountant, > 0; None for the largest one found by a search. That
@@ -233,29 +236,20 @@ class MatrixNoise(MatrixMechanism):
         self.require_participation()
         stated = self.stated_sensitivity
         require(stated is None or 0 < stated < math.inf, "stated_sensitivity must be > 0 and finite", given=stated)
-        if self.noise is None:
-            require(
-                strategy.shape == (self.steps, self.steps)
-                and not np.triu(strategy, 1).any()
-                and bool((np.diag(strategy) > 0).all()),
-                "strategy must be a lower-triangular matrix with a positive diagonal",
-                shape=strategy.shape,
-                do="state the matrix of the noise for another strategy, or use `of_factors`",
-            )
-            return
-        undone = self.noise @ strategy if self.noise.shape == strategy.shape[::-1] else np.zeros((0, 0))
+        noise = self.noise
+        is_lower = strategy.shape[0] == self.steps and not np.triu(strategy, 1).any() and (np.diag(strategy) > 0).all()
         require(
-            undone.shape == (self.steps, self.steps) and np.allclose(undone, np.eye(self.steps), atol=1e-6),
-            "noise times strategy must be the identity matrix of the steps",
-            noise=self.noise.shape,
-            strategy=strategy.shape,
+            bool(is_lower if noise is None else np.allclose(noise @ strategy, np.eye(self.steps), atol=1e-6)),
+            "strategy must be a lower-triangular matrix with a positive diagonal, or `noise` must undo it",
+            shape=strategy.shape,
+            do="use `of_factors` for other strategies",
         )
 
     @classmethod
     def of_factors(cls, multiplier: float, decoder: Any, strategy: Any, **options: Any) -> MatrixNoise:
-        """Return the noise of a factorization A = B C that releases A x + B z, in the sums x: A^-1 B z.
+        """Return the noise A^-1 B z on the sums x of a factorization A = B C that releases A x + B z.
 
-        Observe the sums, so differences of released prefix sums if A adds up the steps.
+        Observe the sums: if A adds up the steps, differences of the releases.
 
         Args:
             multiplier: As in the class.
@@ -289,22 +283,22 @@ class MatrixNoise(MatrixMechanism):
         Source: Kairouz et al. (2021), arXiv:2103.00039; Honaker (2015).
         """
         require(steps >= 1, "steps must be >= 1", steps=steps)
-        nodes = [(first, 1 << level) for level in range(steps.bit_length()) for first in _firsts(level, steps)]
-        number = {node: place for place, node in enumerate(nodes)}
-        strategy = np.zeros((len(nodes), steps))
-        estimate = np.eye(len(nodes))  # weights of all nodes in the estimate of each node
+        levels = range(steps.bit_length())
+        nodes = sum(steps >> level for level in levels)
+        number: dict[tuple[int, int], int] = {}  # of each node, by its first step and its number of steps
+        strategy, estimate = np.zeros((nodes, steps)), np.eye(nodes)  # estimates are weights of all nodes
         share = 1.0  # weight of the node itself in its estimate
-        for level in range(steps.bit_length()):
+        for size in (1 << level for level in levels):
             # A node has variance 1, and the sum of its children's estimates twice theirs. By inverse variances, the
             # weight of the node is the variance of the new estimate too.
-            share = 1.0 if level == 0 else 2 * share / (1 + 2 * share)
-            for first in _firsts(level, steps):
-                node, size = number[first, 1 << level], 1 << level
+            share = 1.0 if size == 1 else 2 * share / (1 + 2 * share)
+            for first in range(0, steps - size + 1, size):
+                node = number[first, size] = len(number)
                 strategy[node, first : first + size] = 1
-                if honaker and level:
-                    children = number[first, size // 2], number[first + size // 2, size // 2]
-                    estimate[node] = share * estimate[node] + (1 - share) * estimate[list(children)].sum(0)
-        prefix = np.zeros((steps, len(nodes)))
+                if honaker and size > 1:
+                    children = [number[first, size // 2], number[first + size // 2, size // 2]]
+                    estimate[node] = share * estimate[node] + (1 - share) * estimate[children].sum(0)
+        prefix = np.zeros((steps, nodes))
         for end in range(1, steps + 1):
             size = end & -end
             prefix[end - 1] = estimate[number[end - size, size]] + (prefix[end - size - 1] if end > size else 0)
@@ -314,15 +308,15 @@ class MatrixNoise(MatrixMechanism):
     def sensitivity(self) -> float:
         """Largest norm of a record's part in C x: as stated, or the largest one found.
 
-        A convex function of the vector of signed participations is increased by steps along its gradient, from
-        participations at equal distances. For one participation it is the largest norm of a column.
+        A convex function of the vector of signed participations is increased by steps along its gradient, from single
+        steps. For one participation it is the largest norm of a column.
         """
         if self.stated_sensitivity is not None:
             return self.stated_sensitivity
         gram = self.strategy.T @ self.strategy
         if self.participations == 1:
             return math.sqrt(float(np.diag(gram).max()))
-        starts = np.linspace(0, min(self.separation, self.steps) - 1, 8).astype(int)
+        starts = np.linspace(0, self.steps - 1, SEARCHES).astype(int)
         return max(self._increased(gram, int(start)) for start in np.unique(starts))
 
     @cached_property
@@ -339,7 +333,7 @@ class MatrixNoise(MatrixMechanism):
 
     def _increased(self, gram: Floats, start: int) -> float:
         signs = np.zeros(self.steps)
-        signs[start :: self.separation][: self.participations] = 1
+        signs[start] = 1
         norm = math.sqrt(signs @ gram @ signs)
         while True:
             gradient = gram @ signs
@@ -373,8 +367,3 @@ def _matrix(values: Any, steps: int = 0) -> Floats:
     require(matrix.ndim == 2 and bool(np.isfinite(matrix).all()), "a matrix of finite numbers", shape=matrix.shape)
     require(steps in (0, matrix.shape[1]), "steps must be the columns of the strategy", shape=matrix.shape, steps=steps)
     return matrix
-
-
-def _firsts(level: int, steps: int) -> range:
-    """Return the first steps of the complete nodes of a level."""
-    return range(0, steps - (1 << level) + 1, 1 << level)

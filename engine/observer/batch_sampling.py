@@ -183,13 +183,7 @@ class BatchSampling:
 
 
 def participation_remarks(batches: Sequence[NDArray[np.int64]], participations: int, separation: int) -> list[str]:
-    """Return sentences on records that take part more often, or sooner again, than a matrix mechanism states.
-
-    Args:
-        batches: As in `of_batches`.
-        participations: Largest stated number of steps of a record.
-        separation: Smallest stated number of steps from one participation of a record to the next.
-    """
+    """Return sentences on records that take part more often, or sooner again, than a matrix mechanism states."""
     steps, numbers = np.repeat(np.arange(len(batches)), [batch.size for batch in batches]), np.concatenate(batches)
     order = np.lexsort((steps, numbers))
     steps, numbers = steps[order], numbers[order]
@@ -206,9 +200,8 @@ def participation_remarks(batches: Sequence[NDArray[np.int64]], participations: 
 def repeated_in_batches(batches: Sequence[NDArray[np.int64]]) -> list[str]:
     """Return a sentence if a record, or a user who is numbered in its place, stands several times in a step."""
     most = max((int(np.bincount(batch).max(initial=0)) for batch in batches), default=0)
-    if most < 2:
-        return []
-    return [f"a record stands {most} times in one step, with one clip each, and the claim is about one contribution"]
+    sentence = f"a record stands {most} times in one step, with one clip each, and the claim is about one contribution"
+    return [sentence] if most > 1 else []
 
 
 def of_batches(batches: Sequence[NDArray[np.int64]], records: int) -> BatchSampling:

@@ -8,40 +8,29 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dpaudit.claims.step_noise import StepNoise
+from dpaudit.claims.step_noise import GaussianNoise, StepNoise
 from dpaudit.engine.answer.answer_words import POWER, factor_in_words
 from dpaudit.engine.answer.sensitivity import smallest_factor
 from dpaudit.errors import require
 from dpaudit.estimators.one_run.coin_averages import CoinTally
 
-COINS = 20
-"""Coins of a step if the number of steps is not known: half of the claimed noise shows within some fifty steps."""
-NUMBERS = (1, 2, 3, 5, 10, 20, 30, 50)
-"""Numbers of coins to choose from."""
+COINS, NUMBERS = 20, (1, 2, 3, 5, 10, 20, 30, 50)
+"""Coins of a step if the number of steps is not known, and numbers to choose from if it is."""
 FACTOR = 2.0
 """Factor of smaller noise that a training should find."""
 MOST_ADDED = 0.05
 """Largest share by which canaries may raise the norm of the noise before a replica is advised."""
-SURE = 0.999
-"""Confidence of a violation."""
-SIMULATED, MOST_STEPS = 200, 2_000
-"""Simulated trainings for each factor, of which `POWER` must reject, and largest number of simulated steps."""
+SURE, SIMULATED, MOST_STEPS = 0.999, 200, 2_000
+"""Confidence of a violation; simulated trainings, of which `POWER` must reject; largest number of simulated steps."""
 
 
 @dataclass(frozen=True)
 class CoinPlan:
-    """Coins of each step of a planned training, and what they find and change; `print` shows it.
-
-    Attributes:
-        coins: Number of coins of a step.
-        steps: Number of steps.
-        factor: Factor by which noise must be smaller to be found with 90 % power; inf if one of 8 is not found.
-        change: What the canaries add to each step.
-    """
+    """Coins of each step of a planned training, and what they find and change; `print` shows it."""
 
     coins: int
     steps: int
-    factor: float
+    factor: float  # by which noise must be smaller to be found with 90 % power; inf if one of 8 is not found
     change: Change
 
     def __str__(self) -> str:
@@ -50,17 +39,11 @@ class CoinPlan:
 
 @dataclass(frozen=True)
 class Change:
-    """Vector that canaries add to each step of a training, in clips.
+    """Vector that canaries add to each step of a training, in clips."""
 
-    Attributes:
-        canaries: Mean number of canaries in a step, each of one clip, in directions orthogonal to each other.
-        noise: Norm of the noise of a step over all weights.
-        batch: Expected number of records in a step, whose sum has at most as many clips; None if it is not known.
-    """
-
-    canaries: float
-    noise: float
-    batch: float | None = None
+    canaries: float  # mean number of canaries in a step, each of one clip, in directions orthogonal to each other
+    noise: float  # norm of the noise of a step over all weights
+    batch: float | None = None  # expected number of records in a step, whose sum has at most as many clips
 
     @property
     def added(self) -> float:
@@ -81,24 +64,21 @@ class Change:
         )
 
 
-def plan(
-    noise: StepNoise, steps: int, weights: int, *, coins: int | None = None, batch: float | None = None
-) -> CoinPlan:
+def plan_coins(noise: StepNoise | float, *, steps: int, weights: int, batch: float | None = None) -> CoinPlan:
     """Return the fewest coins with which a training finds half of its noise with 90 % power, or the most allowed.
 
     Args:
-        noise: Claimed noise.
-        steps: Number of steps, >= 1.
+        noise: The claimed noise, or the multiplier of independent Gaussian noise.
+        steps: Number of steps of the training, >= 1.
         weights: Number of weights of the model, >= 1.
-        coins: Number of coins of a step, >= 1; None to choose it.
         batch: Expected number of records of a step.
     """
+    noise = noise if isinstance(noise, StepNoise) else GaussianNoise(float(noise))
     require(steps >= 1, "steps must be >= 1", steps=steps)
     require(weights >= 1, "weights must be >= 1", weights=weights)
     claimed, norm = noise.curve(0).delta(0.0), noise.deviation * math.sqrt(weights)
-    if coins is None:
-        allowed = [number for number in NUMBERS if not Change(number / 2, norm).needs_replica] or [1]
-        coins = next((number for number in allowed if is_found(FACTOR, claimed, number, steps)), allowed[-1])
+    allowed = [number for number in NUMBERS if not Change(number / 2, norm).needs_replica] or [1]
+    coins = next((number for number in allowed if is_found(FACTOR, claimed, number, steps)), allowed[-1])
     return CoinPlan(coins, steps, detectable_noise(claimed, coins, steps), Change(coins / 2, norm, batch))
 
 
@@ -114,10 +94,6 @@ def is_found(factor: float, claimed: float, coins: int, steps: int) -> bool:
 def detectable_noise(claimed: float, coins: int, steps: int) -> float:
     """Return the factor by which Gaussian noise must be smaller for 90 % of such trainings to reject the claim.
 
-    Args:
-        claimed: Total variation that the claim allows each coin, in (0, 1).
-        coins: Coins of a step.
-        steps: Number of steps.
-    Returns: A factor in [1, 8]; inf if one of 8 is not detected.
+    The claim allows each coin the total variation `claimed`, in (0, 1). The factor is in [1, 8], or inf.
     """
     return smallest_factor(lambda factor: is_found(factor, claimed, coins, steps))

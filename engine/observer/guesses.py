@@ -74,7 +74,7 @@ class NoiseModel:
     """
 
     def __init__(self, directions: Directions, deviation: float, effect: float, *, is_independent: bool) -> None:
-        self.directions, self._claimed = directions, deviation**2
+        self.directions, self.deviation, self._claimed = directions, deviation, deviation**2
         self._ahead = AHEAD if is_independent else 0
         kinds = 3 * (int(directions.tensor.max()) + 1)
         size = directions.place.size
@@ -86,7 +86,7 @@ class NoiseModel:
         self._of_weights = np.zeros(directions.place.shape)  # sums of squares of the noise of each weight
         later = np.arange(1 + AHEAD) > 0
         self._effect_sums = np.where(later, 0.0, PRIOR_COINS * effect)
-        self._effect_counts = np.where(later, PRIOR_LATER, PRIOR_COINS)
+        self.effect_counts = np.where(later, PRIOR_LATER, PRIOR_COINS)
         self._lead = -SWITCH_COINS
         self.repeats: list[int] = []
         """Number of steps since the noise that each step repeats, 0 if it repeats none."""
@@ -119,7 +119,7 @@ class NoiseModel:
             effects = moved_by[:, joined].mean(1) - moved_by[:, ~joined].mean(1)
             usable = np.isfinite(effects) & (np.arange(effects.size) < 1 + len(following))
             self._effect_sums[usable] += joined.sum() * effects[usable]
-            self._effect_counts[usable] += joined.sum()
+            self.effect_counts[usable] += joined.sum()
         unexplained, moved, repeated = self._unexplained(step, following)
         unexplained = unexplained - moved * step.size * joined[:, None] * along
         if not np.isfinite(unexplained).all():
@@ -149,12 +149,7 @@ class NoiseModel:
     @property
     def effects(self) -> Floats:
         """Effects of a canary along its direction in its step and in those after it, in clips, shape (1 + AHEAD,)."""
-        return np.asarray(self._effect_sums / self._effect_counts)
-
-    @property
-    def coins_joined(self) -> float:
-        """Number of canaries from which the effect is known, with those of the claim."""
-        return float(self._effect_counts[0])
+        return np.asarray(self._effect_sums / self.effect_counts)
 
     @property
     def effect(self) -> float:

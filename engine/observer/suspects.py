@@ -24,18 +24,14 @@ Flags = NDArray[np.bool_]
 
 LOW, USUAL = 0.7, 0.85
 """Share of the stated deviation below which noise counts as too small in some places, and from which in no place."""
-GAP = 0.1
-"""Share of the stated deviation by which small noise must differ from the others; if it does not, it changes slowly."""
-NONE = 0.02
-"""Share of the stated deviation below which there is no noise."""
+NONE, GAP = 0.02, 0.1
+"""Share of the stated deviation below which there is no noise, and smallest step between small and usual noise."""
 CORRELATED = 0.1
 """Correlation from which noise is not independent."""
-DEVIATIONS = 5.0
-"""Standard errors by which the effect of a canary must differ from the claimed one."""
-FEWEST_STEPS = 12
-"""Smallest number of steps from which the noise of each weight is compared."""
-FEWEST_LOW = 0.02
-"""Smallest share of steps, or of weights, without their noise that is reported."""
+DEVIATIONS, DIFFERENCE = 5.0, 0.2
+"""Standard errors, and share, by which the effect of a canary must differ from the claimed one."""
+FEWEST_STEPS, FEWEST_LOW = 12, 0.02
+"""Steps from which the noise of each weight is compared, and smallest share of steps or weights that is reported."""
 
 
 class Part(StrEnum):
@@ -62,7 +58,6 @@ class Suspect:
 
 def suspects(
     model: NoiseModel,
-    deviation: float,
     claimed_effect: float,
     names: Sequence[str],
     *,
@@ -71,44 +66,32 @@ def suspects(
 ) -> tuple[Suspect, ...]:
     """Return what the observed steps point to, the clip first.
 
-    Args:
-        model: Noise and canaries of the steps.
-        deviation: Stated deviation of the white noise, in clips.
-        claimed_effect: Effect of a canary by the claim, in clips.
-        names: Names of the tensors.
-        rows: True if the canaries are rows before the clip.
-        by_process: Deviation of the noise of each process that has a part of the weights, as a share of the stated
-            one; None in other trainings.
+    Canaries add `claimed_effect` clips by the claim, as `rows` before the clip or not. `names` are those of tensors.
+    `by_process` is the share of the stated deviation in each process that has a part of the weights, else None.
     """
     if not len(model.noise):
         return ()
-    scaled = model.noise / deviation
+    scaled = model.noise / model.deviation
     form = _form(scaled, model)
     sizes = _sizes(scaled, model.directions, names, by_weight=not form)
     if by_process is not None and (low := by_process < LOW).any() and not low.all():
         numbers = ", ".join(map(str, np.flatnonzero(low)))
         worst = float(by_process[low].mean())
         sizes = [Suspect(Part.SIZE, f"the noise of process {numbers} has {worst:.2g} of the stated deviation")]
-    return (*_clip(model, claimed_effect, deviation, rows=rows), *sizes, *form)
+    return (*_clip(model, claimed_effect, rows=rows), *sizes, *form)
 
 
-def _clip(model: NoiseModel, claimed: float, deviation: float, *, rows: bool) -> list[Suspect]:
-    error = deviation / math.sqrt(model.coins_joined)
-    sentences = []
-    if model.effect > claimed + max(DEVIATIONS * error, 0.2 * claimed):
-        share = model.effect / claimed
-        sentences.append(
-            f"a row far beyond the clip joined its step with {share:.2g} clips, so the clip does not bind"
-            if rows
-            else f"a canary of one clip was observed as {share:.2g} clips: check `clip` and `divisor`"
-        )
-    later = model.effects[1:] / claimed
-    if later.max(initial=0.0) * claimed > max(DEVIATIONS * error, 0.2 * claimed):
+def _clip(model: NoiseModel, claimed: float, *, rows: bool) -> list[Suspect]:
+    error = model.deviation / math.sqrt(model.effect_counts[0])
+    least = max(DEVIATIONS * error, DIFFERENCE * claimed)
+    share, later, sentences = model.effect / claimed, model.effects[1:] / claimed, []
+    if model.effect > claimed + least and rows:
+        sentences.append(f"a row far beyond the clip joined with {share:.2g} clips, so the clip does not bind")
+    elif model.effect > claimed + least:
+        sentences.append(f"a canary of one clip was observed as {share:.2g} clips: check `clip` and `divisor`")
+    if later.max() * claimed > least:
         listed = ", ".join(f"{share:.2g}" for share in later)
-        sentences.append(
-            f"a canary comes again in the next steps ({listed} clips), as by momentum or averages of gradients "
-            "without noise"
-        )
+        sentences.append(f"a canary comes again in the next steps ({listed} clips), as by momentum before the noise")
     return [Suspect(Part.CLIP, sentence) for sentence in sentences]
 
 

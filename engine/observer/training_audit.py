@@ -22,7 +22,7 @@ from dpaudit.engine.answer.verdict import Answer, Answered, Verdict, decide
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
 from dpaudit.engine.observer import compiled
 from dpaudit.engine.observer.batch_sampling import of_batches, participation_remarks, repeated_in_batches
-from dpaudit.engine.observer.coins import COINS, SURE, Change, CoinPlan, detectable_noise, plan
+from dpaudit.engine.observer.coins import COINS, SURE, Change, detectable_noise, plan_coins
 from dpaudit.engine.observer.directions import SETS, Directions
 from dpaudit.engine.observer.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.engine.observer.leaves import Places, leaves, like, names_of, shapes_of, with_examples
@@ -47,8 +47,6 @@ DELTA = 1e-5
 """Delta of the bound of a step if none is claimed: Gaussian noise has no finite epsilon at delta = 0."""
 OVERSPENT = 0.02
 """Share by which the epsilon of the accountant may exceed the claim, for accountants that round."""
-CANARIED = "The trained model was changed by the audit: {joined:,} canaries joined its steps. {change}"
-"""Sentence on the canaries, which every result has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,18 +125,17 @@ class TrainingResult(Answered):
         Raises: FileExistsError if the folder exists.
         """
         from dpaudit import __version__
-        from dpaudit.engine.exits import in_json, plain_values
+        from dpaudit.engine.exits import in_json
         from dpaudit.engine.report.page import write_answer_page
         from dpaudit.engine.run.run_status import TRAINING
 
-        finding = {"lower": self.bound.lower, "delta": self.bound.delta}
         steps = dict(self.bound.counts)["steps"]
         result = {
             "name": self.name,
             "scope": self.test.scope,
-            **{name: plain_values(value) for name, value in self.to_dict().items()},
+            **self.to_dict(),
             "claim": self.test.claimed,
-            "finding": finding,
+            "finding": {"lower": self.bound.lower, "delta": self.bound.delta},
             "assumes": "the observed sums are those that the model gets, with the canaries in them",
             "mechanism": "the steps of one training",
             "data": "its records",
@@ -307,19 +304,7 @@ class TrainingAudit:
         attach(audit, strategy)
         return audit
 
-    @staticmethod
-    def plan(noise: StepNoise | float, *, steps: int, weights: int, batch: float | None = None) -> CoinPlan:
-        """Return how many coins each step needs to find half of the noise, and what their canaries do to the model.
-
-        Args:
-            noise: The claimed noise, or the multiplier of independent Gaussian noise.
-            steps: Number of steps of the training, >= 1.
-            weights: Number of weights of the model, >= 1.
-            batch: Expected number of records of a step.
-        """
-        return plan(
-            GaussianNoise(float(noise)) if isinstance(noise, int | float) else noise, steps, weights, batch=batch
-        )
+    plan = staticmethod(plan_coins)
 
     @property
     def awaits_observation(self) -> bool:
@@ -454,12 +439,13 @@ class TrainingAudit:
         if self._directions is None:
             coins = self._coins or COINS
             if self._coins is None and self._whole.steps is not None:
-                coins = plan(self.noise, self._whole.steps, self._weights_of_all(sum(sizes))).coins
+                weights = self._weights_of_all(sum(sizes))
+                coins = plan_coins(self.noise, steps=self._whole.steps, weights=weights).coins
             coins = max(1, min(coins, sum(sizes) // SETS))
             self._sizes, self._names, self._joins_rows = sizes, names_of(gradients), rows
             # If the clip is in the 1-norm, a canary on one weight reveals most.
-            weights = 1 if isinstance(self.noise, LaplaceNoise) else None
-            self._directions = Directions.draw(shapes, coins, self._directions_rng, weights=weights)
+            pushed = 1 if isinstance(self.noise, LaplaceNoise) else None
+            self._directions = Directions.draw(shapes, coins, self._directions_rng, weights=pushed)
             self._places = Places(sizes, self._directions.place)
             shards = self._processes.count if self._processes.share == "weights" else 1
             self._length = self._directions.length * math.sqrt(shards)  # a canary has one clip over all shards
@@ -523,13 +509,6 @@ class TrainingAudit:
             now * released + sum(w * noise for w, noise in zip(before, reversed(self._released), strict=False))
         )
 
-    def _relative_claims(self, steps: int) -> Floats | None:
-        """Return the claimed mu of each step as a multiple of that of the first; None if all are equal."""
-        if self._is_independent:
-            return None
-        diagonal = np.array([self.noise.weights(step)[0] for step in range(steps)])
-        return None if np.ptp(diagonal) == 0 else np.asarray(diagonal / diagonal[0], np.float64)
-
     def _of_all_records(self, base: Floats) -> Floats:
         return self._processes.summed(base) if self._processes.share == "records" else base
 
@@ -560,10 +539,7 @@ class TrainingAudit:
             sizes = np.zeros(self._processes.count)
             sizes[self._processes.rank] = math.sqrt((self._model.noise**2).mean()) / self.noise.deviation
             by_process = self._processes.summed(sizes)
-        claimed = self._claimed_effect
-        steps = suspects(
-            self._model, self.noise.deviation, claimed, self._names, rows=self._joins_rows, by_process=by_process
-        )
+        steps = suspects(self._model, self._claimed_effect, self._names, rows=self._joins_rows, by_process=by_process)
         remarks = []
         if self._batches and self._records is not None:
             remarks = repeated_in_batches(self._batches)
@@ -580,7 +556,10 @@ class TrainingAudit:
         delta = self._whole.delta
         claim = Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)
         estimator = CoinAverages(coins=coins, delta=delta, confidence=CONFIDENCE)
-        tally = replace(estimator.tally(evidence), relative=self._relative_claims(len(self._scores)))
+        tally = estimator.tally(evidence)
+        if not self._is_independent:
+            mu = np.array([self.noise.weights(step)[0] for step in range(len(self._scores))])
+            tally = replace(tally, relative=mu / mu[0])
         bound = estimator.find([tally])
         claimed = curve.delta(0.0)
         everything = estimator.find([replace(tally, share=np.ones_like(tally.share))])
@@ -606,7 +585,7 @@ class TrainingAudit:
             self.noise.deviation * math.sqrt(self._weights_of_all(self._weights)),
             self.divisor if self.divisor > 1 else None,
         )
-        notes = [CANARIED.format(joined=joined, change=change)]
+        notes = [f"The trained model was changed by the audit: {joined:,} canaries joined its steps. {change}"]
         if self.skipped:
             notes.append(
                 f"{self.skipped:,} of {self.step:,} steps were not observed; their coins count as guessed wrong"
@@ -648,27 +627,22 @@ class _WholeTraining:
         first = f"claimed {noise} in each step"
         if claim is not None:
             first = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}, with {noise} in each step"
-        spent: tuple[str, ...] = ()
-        if self.steps is not None and (epsilon := self._spent(noise, self.steps)) is not None:
-            spent = (
-                f"by the accountant, {self.steps:,} such steps at rate {self.sampling_rate:g} spend epsilon "
-                f"{epsilon:.3g} at delta={self.delta:g}",
-            )
         tested = "tested: noise and clipping of the steps; not the accountant nor the data pipeline"
-        return (first, *spent, tested)
+        _, spent = self._spent(noise, self.steps)
+        return (first, f"by the accountant, {spent}", tested) if spent else (first, tested)
 
     def overspent(self, noise: StepNoise, steps: int) -> tuple[str, ...]:
         """Return a sentence if the steps so far, or those planned, spend more than is claimed."""
-        steps, claim = max(steps, self.steps or 0), self.claim
-        epsilon = None if claim is None or not claim.delta else self._spent(noise, steps)
-        if claim is None or epsilon is None or epsilon <= claim.epsilon * (1 + OVERSPENT):
+        claim = self.claim
+        if claim is None or not claim.delta:
             return ()
-        return (
-            f"{steps:,} steps of the stated noise at rate {self.sampling_rate:g} spend epsilon {epsilon:.3g} at "
-            f"delta={self.delta:g}, and {claim.epsilon:g} is claimed",
-        )
+        epsilon, spent = self._spent(noise, max(steps, self.steps or 0))
+        return (f"{spent}, and {claim.epsilon:g} is claimed",) if epsilon > claim.epsilon * (1 + OVERSPENT) else ()
 
-    def _spent(self, noise: StepNoise, steps: int) -> float | None:
-        if not isinstance(noise, GaussianNoise) or self.sampling_rate is None:
-            return None
-        return SubsampledGaussian(noise.multiplier, self.sampling_rate, steps).epsilon(self.delta)
+    def _spent(self, noise: StepNoise, steps: int | None) -> tuple[float, str]:
+        """Return the epsilon that steps spend by the accountant, with a sentence; 0 and "" if it is not known."""
+        if not isinstance(noise, GaussianNoise) or self.sampling_rate is None or steps is None:
+            return 0.0, ""
+        epsilon = SubsampledGaussian(noise.multiplier, self.sampling_rate, steps).epsilon(self.delta)
+        rate = f"at rate {self.sampling_rate:g}"
+        return epsilon, f"{steps:,} such steps {rate} spend epsilon {epsilon:.3g} at delta={self.delta:g}"

@@ -217,13 +217,11 @@ def test_canaries_that_come_again_point_to_momentum() -> None:
 def test_noise_of_one_process_and_overspent_accounts() -> None:
     model = train(audit_of(), steps=20)._model
     assert model is not None
-    (suspect,) = suspects(model, 1.0, 1.0, ["w"], rows=False, by_process=np.array([1.0, 0.02]))
+    (suspect,) = suspects(model, 1.0, ["w"], rows=False, by_process=np.array([1.0, 0.02]))
     assert suspect.measured == "the noise of process 1 has 0.02 of the stated deviation"
     result = train(audit_of(claim=(1.0, 1e-5), sampling_rate=0.125, steps=60, coins=20), steps=20).result
     assert [each.part for each in result.points_to] == [Part.ACCOUNTING]
-    assert "60 steps of the stated noise at rate 0.125 spend epsilon 6.94 at delta=1e-05, and 1 is claimed" in str(
-        result
-    )
+    assert "60 such steps at rate 0.125 spend epsilon 6.94 at delta=1e-05, and 1 is claimed" in str(result)
     audit = audit_of(records=20)
     audit.batch([3, 4, 4])
     audit.observe(audit.join(np.zeros(WEIGHTS)))
