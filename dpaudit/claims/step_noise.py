@@ -306,11 +306,7 @@ class MatrixNoise(MatrixMechanism):
 
     @cached_property
     def sensitivity(self) -> float:
-        """Largest norm of a record's part in C x: as stated, or the largest one found.
-
-        A convex function of the vector of signed participations is increased by steps along its gradient, from single
-        steps. For one participation it is the largest norm of a column.
-        """
+        """Largest norm of a record's part in C x: as stated, or the largest that steps along the gradient reach."""
         if self.stated_sensitivity is not None:
             return self.stated_sensitivity
         gram = self.strategy.T @ self.strategy
