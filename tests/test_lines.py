@@ -22,7 +22,7 @@ LIMITS = {
     "engine/estimate": 1366,
     "engine/figures": 587,
     "engine/games": 16930,
-    "engine/observer": 2048,
+    "engine/observer": 1969,
     "engine/planning": 701,
     "engine/report": 868,
     "engine/request": 2725,
