@@ -1,6 +1,6 @@
 """Utility and measured epsilon of three private learners on two data sets, next to their claims.
 
-    python -m benchmarks.privacy_utility [--folder FOLDER] [--write]
+    python -m benchmarks.privacy_utility [--folder FOLDER] [--learners NAMES] [--write]
 
 Each learner trains the same perceptron at four claims; `dpaudit sweep` chooses the game by its power. A finished run in
 FOLDER is reused.
@@ -9,13 +9,13 @@ FOLDER is reused.
 from __future__ import annotations
 
 import itertools
+import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.campaign import measurement, rows_about
-from dpaudit.engine.answer.sweep_summary import SweepRow
 from dpaudit.engine.sweep.request import read_request
 from dpaudit.engine.sweep.running import sweep
 from dpaudit.estimators.bound import format_lower, format_upper
@@ -50,45 +50,50 @@ def spec(learner: str, data: str) -> dict[str, Any]:
     }
 
 
-def measured(_: int, folder: str) -> Iterator[Row]:
+def measured(_: int, folder: str, learners: str) -> Iterator[Row]:
     """Yield the numbers of each configuration, and draw them."""
-    rows_of: dict[tuple[str, str], list[SweepRow]] = {}
+    rows_of: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        for learner, data in itertools.product(LEARNERS, DATA_SETS):
-            content, place = spec(learner, data), Path(folder or temporary) / f"{learner}-{data}"
-            game = str(read_request(content).base.game)
-            summary = sweep(content, output=place, quiet=True).report.sweep
-            assert summary is not None
-            rows_of[learner, data] = list(summary.rows)
-            for row in summary.rows:
-                family = None if row.audit is None else row.audit.family_bound
+        for learner, data in itertools.product(learners.split(",") if learners else LEARNERS, DATA_SETS):
+            place = Path(folder or temporary) / f"{learner}-{data}"
+            if not (place / "sweep.json").exists():
+                sweep(spec(learner, data), output=place, quiet=True)
+            game = str(read_request(place / "sweep.yaml").base.game)
+            rows = json.loads((place / "sweep.json").read_text())["rows"]
+            audits = json.loads((place / "bounds.json").read_text())["results"]
+            rows_of[learner, data] = rows
+            for row, audit in zip(rows, audits, strict=True):
+                family = audit.get("under_family") if learner == "dp-sgd" else None
                 values = {
-                    "test accuracy": (f"{row.utility:.3f}", f"± {row.metrics['test_accuracy_error']:.3f}"),
-                    "majority": f"{row.metrics['majority_accuracy']:.3f}",
-                    "measured ε at least": format_lower(row.audited, 2),
-                    "under its family": "" if family is None else format_lower(family.epsilon, 2),
-                    "detectable ε": format_upper(row.ceiling, 2),
-                    "verdict": row.verdict,
+                    "test accuracy": (f"{row['test_accuracy']:.3f}", f"± {row['test_accuracy_error']:.3f}"),
+                    "majority": f"{row['majority_accuracy']:.3f}",
+                    "measured ε at least": format_lower(row["audited_epsilon"], 2),
+                    "under its family": format_lower(family["epsilon"], 2) if family else "",
+                    "detectable ε": format_upper(row["ceiling_epsilon"], 2),
+                    "verdict": row["verdict"],
                     "game": game,
                 }
-                yield from rows_about({"learner": learner, "data": data, "claimed ε": f"{row.claimed:g}"}, values)
+                claimed = f"{row['claimed_epsilon']:g}"
+                yield from rows_about({"learner": learner, "data": data, "claimed ε": claimed}, values)
     draw(rows_of, DATA.parent / "guides" / "privacy-utility.png")
 
 
-def draw(rows_of: Mapping[tuple[str, str], Sequence[SweepRow]], path: Path) -> None:
+def draw(rows_of: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Draw accuracy against epsilon: a dot at each claim, and a bar from it to the measured bound if one was shown."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     every_axes = figure.subplots(1, len(DATA_SETS), sharey=True)
     for axes, data in zip(every_axes, DATA_SETS, strict=True):
-        for number, learner in enumerate(LEARNERS):
+        for number, learner in enumerate(dict.fromkeys(learner for learner, _ in rows_of)):
             rows, colour = rows_of[learner, data], f"C{number}"
-            claimed, accuracy = [row.claimed for row in rows], [row.utility for row in rows]
-            error = [row.metrics["test_accuracy_error"] for row in rows]
+            claimed, accuracy = [row["claimed_epsilon"] for row in rows], [row["test_accuracy"] for row in rows]
+            error = [row["test_accuracy_error"] for row in rows]
             axes.errorbar(claimed, accuracy, yerr=error, marker="o", color=colour, label=f"{learner}, claim")
-            axes.hlines(accuracy, [row.audited for row in rows], claimed, color=colour, alpha=0.35, linewidth=5)
-        majority = rows_of["lp-1st", data][0].metrics["majority_accuracy"]
+            axes.hlines(
+                accuracy, [row["audited_epsilon"] for row in rows], claimed, color=colour, alpha=0.35, linewidth=5
+            )
+        majority = next(rows for (_, of), rows in rows_of.items() if of == data)[0]["majority_accuracy"]
         axes.axhline(majority, color="gray", linestyle="--", linewidth=1, label="always the most frequent label")
         axes.set(title=data, xlabel="ε of one record in nats", xlim=(0, 1.05 * max(CLAIMS)))
     every_axes[0].set_ylabel("test accuracy")
@@ -97,4 +102,4 @@ def draw(rows_of: Mapping[tuple[str, str], Sequence[SweepRow]], path: Path) -> N
 
 
 if __name__ == "__main__":
-    measurement(measured, folder="folder of runs; a finished one is reused")
+    measurement(measured, folder="folder of runs; a finished one is reused", learners="names of learners, by comma")
