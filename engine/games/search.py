@@ -175,10 +175,8 @@ def strength(
     None.
     """
     distance, accuracy = separation(outcomes)
-    by_pattern = None
-    if len(np.unique(outcomes.ending)) == 1 and len(outcomes.vector):
-        numbers = np.asarray(outcomes.summaries(), np.float64)
-        by_pattern = pattern_distance(numbers[~outcomes.truth], numbers[outcomes.truth])
+    answers = _common_answers(outcomes)
+    by_pattern = None if answers is None else pattern_distance(answers[~outcomes.truth], answers[outcomes.truth])
     distance = distance if by_pattern is None else by_pattern
     strength = Strength(distance, accuracy, number_excess(curve, outcomes), expected)
     if attack is None:
@@ -271,6 +269,20 @@ def separation(trainings: Outcomes) -> tuple[float, float]:
             ),
         )
     return float(distance) + MAX_DISTANCE * differing_share, max(differing_share, float(rank_shift.max()))
+
+
+def _common_answers(outcomes: Outcomes) -> NDArray[np.float64] | None:
+    """Return the first numbers of all runs, as many as the shortest run has, and the code of the ending.
+
+    Lists that end early are so compared with those that do not. None if an ending occurs in one world only, or if a
+    run has no numbers.
+    """
+    endings, code = np.unique(outcomes.ending, return_inverse=True)
+    width = min(outcomes.width.tolist(), default=0)
+    if not width or any(len(np.unique(code[outcomes.truth == world])) < len(endings) for world in (False, True)):
+        return None
+    starts = np.cumsum(outcomes.width) - outcomes.width
+    return np.column_stack([outcomes.vector[starts[:, None] + np.arange(width)].astype(np.float64), code])
 
 
 def pattern_distance(first: NDArray[np.float64], second: NDArray[np.float64]) -> float | None:

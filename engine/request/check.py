@@ -263,7 +263,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
             planned_tests = [planned for planned in planned_tests if not planned.test.real_rows]
         planned_tests = [planned.with_game(**neighbours) for planned in planned_tests]
         seconds, numbers = call_cost(
-            mechanism, table, claim.relation, request.person or "", request.group, budget.seconds
+            mechanism, table, claim.relation.of_two_inputs, request.person or "", request.group, budget.seconds
         )
         planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []
         planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)

@@ -1,9 +1,9 @@
 """Functions of rows whose defect shows on few pairs of tables, or in few results on them, each with an honest twin.
 
-Five kinds, and functions as a stranger writes them: a row counts by its place; digits below the steps of the noise; one
-draw for several numbers; one draw of query noise in a sparse vector; a choice or a number of steps by the exact data.
-All claim epsilon = 1. Honest functions accept every cell. Noise on integers is two-sided geometric, so that no bit of a
-float leaks.
+Six kinds, and functions as a stranger writes them: a row counts by its place; digits below the steps of the noise; one
+draw for several numbers; one draw of query noise in a sparse vector; a choice or a number of steps by exact data; an
+exact test of many different rows. All claim epsilon = 1. Honest functions accept every cell. Noise on integers is
+two-sided geometric, so that no bit of a float leaks.
 """
 
 from __future__ import annotations
@@ -292,6 +292,38 @@ def frequent_pairs(rows, rng, exact=True):
     return {str(pair): noisy[pair] for pair in both if (both if exact else noisy)[pair] >= 10}
 
 
+# Exact tests that copies of one row do not change
+
+
+def count_if(enough, rows, rng):
+    """Return a noisy count if an exact test holds."""
+    return int(len(rows) + noise(rng)) if enough else None
+
+
+def enough_ages(rows, rng):
+    return count_if(len(set(whole(rows).tolist())) >= 50, rows, rng)
+
+
+def enough_noisy_ages(rows, rng):
+    """Spend a half on the number of different ages and a half on the count."""
+    enough = len(set(whole(rows).tolist())) + noise(rng, None, 2.0) >= 50
+    return int(len(rows) + noise(rng, None, 2.0)) if enough else None
+
+
+def enough_pairs(rows, rng):
+    return count_if(len(set(zip(whole(rows).tolist(), words(rows).tolist(), strict=True))) >= 60, rows, rng)
+
+
+def enough_of_each_word(rows, rng):
+    return count_if(np.bincount(words(rows), minlength=5)[:4].min() >= 16, rows, rng)
+
+
+def enough_in_each_cell(rows, rng):
+    """Return a count if both labels have at least 16 rows with small and with large numbers."""
+    cells = 2 * (whole(rows, "x") > 50) + whole(rows, "label", 0, 1)
+    return count_if(np.bincount(cells, minlength=4).min() >= 16, rows, rng)
+
+
 # Sums and counts
 
 
@@ -437,6 +469,11 @@ BANK: dict[str, Case] = {
     "target-encoding": case(of(target_encoding), of(word_of_the_old), PEOPLE),
     "steps-until-exact-loss": case(of(descent), of(descent, steps=6), LABELLED),
     "neighbour-replaced": case(of(nearest_neighbours), of(nearest_neighbours, fixed=3), LABELLED, REPLACE),
+    # exact tests of many different rows
+    "enough-ages": case(of(enough_ages), of(enough_noisy_ages), PEOPLE),
+    "enough-pairs": case(of(enough_pairs), of(enough_noisy_ages), PEOPLE),
+    "enough-of-each-word": case(of(enough_of_each_word), of(enough_noisy_ages), PEOPLE),
+    "enough-in-each-cell": case(of(enough_in_each_cell), of(bins_by_cross_validation, fixed=8), LABELLED),
     # as a stranger writes them
     "three-of-each-word": case(of(three_of_each_word), of(three_of_each_word, scale=2.0), PEOPLE),
     "fixed-sample": case(of(fixed_sample), of(some_at_random), PEOPLE),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpaudit.claims import Relation
+from dpaudit.claims import PureDP, Relation
 from dpaudit.engine.data.partition import loaded_rows
 from dpaudit.engine.games.functions.coupled_search import (
     CoupledSearch,
@@ -18,8 +18,10 @@ from dpaudit.engine.games.functions.coupled_search import (
     _uneven,
     pattern_distance,
 )
+from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.search import paired_coins, strength
 from dpaudit.engine.request.function_request import function_on_rows
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome
 from tests.bank import hidden_pairs as hidden
 from tests.bank import rarer_pairs as rarer
 
@@ -92,6 +94,15 @@ def test_a_walk_ends_where_one_row_passes_an_exact_test(name: str, passes: Calla
     case = hidden.CASES[name]
     first = search(case.defect, case.schema).pairs(8)[0]
     assert passes(first.d.to_pandas()) != passes(first.d_prime.to_pandas())
+
+
+@pytest.mark.parametrize("name", ["enough-ages", "enough-pairs", "enough-of-each-word", "enough-in-each-cell"])
+def test_a_walk_of_random_rows_ends_where_one_row_passes_a_test_of_many_different_rows(name: str) -> None:
+    """Copies of one row do not change the result of such a test."""
+    case = rarer.BANK[name]
+    first = search(case.defect(), case.schema).pairs(12)[0]
+    results = [case.defect()(table.to_pandas(), np.random.default_rng(0)) for table in (first.d, first.d_prime)]
+    assert (results[0] is None) != (results[1] is None)
 
 
 ORDERS = ["keys_in_order", "columns_in_order", "records_in_order", "keys_of_records_in_order"]
@@ -194,3 +205,31 @@ def test_answers_of_which_a_part_moves_are_farther_apart_than_answers_that_all_m
     assert by_half > 1.3 * by_all > 0
     assert pattern_distance(none, none) == 0
     assert pattern_distance(noise, noise + 1) is None
+
+
+def test_lists_that_end_early_are_compared_by_the_answers_that_all_of_them_have() -> None:
+    """A list ends at its eighth answer above a threshold; a row that moves a half of the answers shows most."""
+    rng = np.random.default_rng(2)
+    truth = paired_coins(600)
+    threshold = np.repeat(rng.laplace(0, 4, (300, 1)), 2, axis=0)
+    noise = np.repeat(rng.laplace(0, 4 / 3, (300, 20)), 2, axis=0)
+
+    def distance(moved: int) -> float:
+        above = (truth[:, None] & (np.arange(20) < moved)) + noise >= threshold
+        last = np.where(above.sum(1) >= 8, (above.cumsum(1) >= 8).argmax(1) + 1, 20)
+        answers = np.where(np.arange(20) < last[:, None], above, False).astype(float)
+        short = [(16, "short") if length <= 16 else (20, "long") for length in last]
+        results = [CallOutcome(form, row[:width]) for row, (width, form) in zip(answers, short, strict=True)]
+        return strength(PureDP(1.0), None, Outcomes.of(results, truth)).distance
+
+    assert distance(10) > 1.2 * distance(20) > 0
+
+
+def test_a_form_that_one_table_never_gives_is_not_compared_by_answers() -> None:
+    truth = paired_coins(40)
+    rng = np.random.default_rng(3)
+    results = [
+        CallOutcome("other" if coin and turn % 4 < 2 else "usual", rng.integers(0, 2, 5).astype(float))
+        for turn, coin in enumerate(truth.tolist())
+    ]
+    assert strength(PureDP(1.0), None, Outcomes.of(results, truth)).distance > 5

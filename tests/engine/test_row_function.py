@@ -23,7 +23,7 @@ from dpaudit import AuditError, Claim, Relation, Report, RunOptions, Verdict, ch
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
-from dpaudit.claims import GaussianDP, Scope, parse_claim
+from dpaudit.claims import GaussianDP, Scope, claim_under, parse_claim
 from dpaudit.engine.cli.options import parse_settings
 from dpaudit.engine.data.table_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame
@@ -370,6 +370,14 @@ def test_a_check_is_named_after_what_is_called() -> None:
     assert [spec.name for spec in specs] == ["check total", *["check Sums"] * 3, "check total"]
 
 
+def test_claims_about_zero_out_neighbours_are_tested_by_replaced_rows_at_twice_the_epsilon() -> None:
+    mechanism, rows = function_on_rows(right_sum, SCHEMA, claim=1.0, relation="zero-out")
+    plan = make_plan(check_spec(CheckRequest(mechanism, rows), CheckOptions(run=HERE)))
+    audits = [planned.audit for planned in plan.audits]
+    assert {audit.game.traits.relation for audit in audits} == {Relation.REPLACE}
+    assert claim_under(mechanism.claim(), Relation.REPLACE).claim.epsilon == 2
+
+
 def test_objects_that_hold_other_numbers_share_no_results() -> None:
     rows = SchemaRows(SCHEMA)
     keys = []
@@ -472,7 +480,10 @@ def test_the_claim_that_the_code_states() -> None:
         ({"schema": {}}, "at least one column"),
         ({"schema": {"age": (1, 0)}}, "low must be at most high"),
         ({"schema": {"age": "old"}}, "two numbers"),
-        ({"relation": "label"}, "neighbours: row-function: for claims about add-remove or replace neighbours$"),
+        (
+            {"relation": "label"},
+            "neighbours: row-function: for claims about add-remove or replace or zero-out neighbours$",
+        ),
         ({"form": "table"}, "form"),
         ({"settings": {"nothing": 1}}, "nothing"),
         ({"settings": {"scale": []}}, "settings must come to"),

@@ -3,8 +3,8 @@
 Two calls with one seed draw the same noise. Their difference is what the rows move, so a single call on each table
 shows how far a row moves every number, in units of the noise. The search looks for rows that move numbers far (a row in
 two brackets). It also looks for tables at which one row changes the form of the result: a threshold, a tie, the end of
-a sparse vector. For these it walks from one table to a distant one and halves the way until one row is left. Everything
-found here is a proposal. The verdict rests on fresh calls with other seeds.
+a sparse vector. For these it walks from one table to a distant one, by copies of a row or by random rows, and halves
+the way until one row is left. Everything found here is a proposal. The verdict rests on fresh calls with other seeds.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SPREAD_SEEDS, MAX_SPREAD_SEEDS = 16, 48
 """Calls on a base table that measure the noise: a few more than the result has numbers, within these limits."""
 WALK_LENGTH = 100
 """Rows that a walk adds."""
+DRAWN_WALKS = 6
+"""Largest number of walks of different random rows from each start."""
 GRID = 9
 """Values of a column between its ends, both included, at which rows are tried first."""
 MAX_HALVINGS = 40
@@ -126,9 +128,14 @@ class CoupledSearch:
             kinds = self._kinds(rows)
             self._moving_rows("no rows" if self._adds else "equal rows", self._copies(kinds[0], self._rest), kinds)
             self._rows_by_place(usual, kinds, seed)
+            length = WALK_LENGTH if self._adds else self._rest
             for turn in range(2):
                 for kind, others in itertools.product(kinds, self._starts(kinds)):
-                    self._walk(kind, others, kinds, self._seed() if turn else 0)
+                    copies = f"rows of {self._cells(kind)}", self._copies(kind, length)
+                    self._walk(copies, others, kinds, self._seed() if turn else 0)
+            for turn, others in itertools.product(range(DRAWN_WALKS), self._starts(kinds)):
+                random_rows = f"rows of draw {turn + 1}", self.schema.draw(length, self.rng)
+                self._walk(random_rows, others, (), self._seed())
         except _OutOfCalls:
             pass
         self.calls = min(total, self.calls + compared_calls)
@@ -321,16 +328,18 @@ class CoupledSearch:
         rest = len(self.ordinary) - self.group
         return [(f"of {rest} rows ({self._cells(kind)}) ", self._copies(kind, rest)) for kind in kinds[:2]]
 
-    def _walk(self, kind: Row, start: tuple[str, pa.Table], kinds: Sequence[Row], seed: int) -> None:
-        """Add rows of one kind to a table, or replace its rows; propose the step at which the result changes most."""
-        name, others = start
-        length = WALK_LENGTH if self._adds else len(others)
+    def _walk(self, rows: tuple[str, pa.Table], start: tuple[str, pa.Table], kinds: Sequence[Row], seed: int) -> None:
+        """Add rows to a table one by one, or replace its rows; propose the step at which the result changes most.
+
+        At that step, rows of the `kinds` are proposed too.
+        """
+        (words, added), (name, others) = rows, start
 
         def table(steps: int) -> pa.Table:
             rest = others if self._adds else others.slice(steps)
-            return pa.concat_tables([self._copies(kind, steps), rest], promote_options="permissive")
+            return pa.concat_tables([added.slice(0, steps), rest], promote_options="permissive")
 
-        first, last = 0, length
+        first, last = 0, len(added)
         results = self._result(table(first), seed), self._result(table(last), seed)
         if results[0].equals(results[1]):
             return
@@ -344,14 +353,16 @@ class CoupledSearch:
                 last, results = place, (results[0], result)
             else:
                 first, results = place, (result, results[1])
-        base = f"{name}{first} rows of {self._cells(kind)}"
+        base = f"{name}{first} {words}"
         if any(pair.base == base for pair in self._proposed):
             return
         if not self._adds:
             self._add(f"{base}, one more", base, table(first), table(last))
             return
         at = table(first)
-        for row in [kind, *self._mixed_rows(kinds), *(each for each in kinds if each != kind)]:
+        (last_row,) = added.slice(first, 1).to_pylist()
+        further = [*self._mixed_rows(kinds), *kinds] if kinds else []
+        for row in [last_row, *(each for each in further if each != last_row)]:
             self._add(f"{base}, {self._words(row)}", base, at, self._with(at, row))
 
     def _mixed_rows(self, kinds: Sequence[Row]) -> list[Row]:
@@ -388,7 +399,8 @@ class CoupledSearch:
             turns[pair.base] = turns.get(pair.base, 0) + 1
             ranked.append((turns[pair.base], pair))
         ranked.sort(key=lambda ranking: ranking[0])
-        strengths: list[tuple[float, ProposedPair]] = []
+        strengths: list[tuple[bool, float, ProposedPair]] = []
+        compared = set[tuple[object, ...]]()
         seeds, on_base = [self._seed() for _ in range(COMPARED_SEEDS)], dict[str, list[Result]]()
         for _, pair in ranked[:MAX_COMPARED]:
             try:
@@ -397,11 +409,18 @@ class CoupledSearch:
                 on_d_prime = [self._result(pair.d_prime, seed) for seed in seeds]
             except _OutOfCalls:
                 break
-            strengths.append((self._strength(list(zip(on_base[pair.base], on_d_prime, strict=True))), pair))
-        strengths.sort(key=lambda strength: -strength[0])
+            # Rows with the same results, such as those that differ in a column that is not read, come last.
+            content = (
+                pair.base,
+                *((result.ending, result.numbers.tobytes()) for result in (*on_base[pair.base], *on_d_prime)),
+            )
+            strength = self._strength(list(zip(on_base[pair.base], on_d_prime, strict=True)))
+            strengths.append((content in compared, -strength, pair))
+            compared.add(content)
+        strengths.sort(key=lambda ranking: ranking[:2])
         chosen: list[ProposedPair] = []
         for most in (PER_BASE, len(strengths)):
-            for _, pair in strengths:
+            for _, _, pair in strengths:
                 if pair not in chosen and sum(other.base == pair.base for other in chosen) < most:
                     chosen.append(pair)
         return chosen[:count]

@@ -179,7 +179,7 @@ def _check_test(relation: Relation, scope: Scope) -> CheckTest:
     average = scope is Scope.AVERAGE_RECORD
     return CheckTest(
         TABLE_GENERATORS if average else ROW_FUNCTIONS,
-        (relation,),
+        tuple(claimed for claimed in Relation if claimed.of_two_inputs is relation),
         _FINDS[scope],
         trainings=CHECK_CALLS if scope is Scope.CLAIM else SIDE_CHECK_CALLS,
         # rare events of a claim with delta need many fresh calls
