@@ -21,7 +21,7 @@ LIMITS = {
     "engine/data": 3602,
     "engine/estimate": 1366,
     "engine/figures": 587,
-    "engine/games": 16930,
+    "engine/games": 16961,
     "engine/observer": 1969,
     "engine/planning": 701,
     "engine/report": 868,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 75187,
+    "tests": 75273,
     "tools": 1589,
 }
 """Most lines of Python in each room."""
