@@ -38,6 +38,7 @@ from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, Relation
 from dpaudit.engine.answer.gather import read_audit
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attribute_inference import AttributeInference
@@ -87,6 +88,10 @@ class Scene:
 
     def verdicts(self, seed: int) -> dict[str, str]:
         """Return the verdict of each audit by name."""
+        return {name: result.verdict.value for name, result in self.results(seed).items()}
+
+    def results(self, seed: int) -> dict[str, AuditResult]:
+        """Return the result of each audit by name."""
         spec = AuditSpec(self.audits(), seed=seed, run=RunOptions(runner="in-process", keep_scores=False))
         plan = make_plan(spec)
         unplayed = {key for entry in plan.audits for key in (*entry.ceilings, *keys_of(entry.game.ceiling))}
@@ -97,7 +102,7 @@ class Scene:
                 inputs = Inputs(shared, {key: tables[key] for key in unit.needs})
                 tables[unit.key] = unit.task.run(inputs, unit.resources.compute())
         store = cast(Any, Finished(tables))
-        return {entry.audit.name: read_audit(entry, tables.keys(), store).verdict.value for entry in plan.audits}
+        return {entry.audit.name: read_audit(entry, tables.keys(), store) for entry in plan.audits}
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,11 @@ SPECS["crafted-queries"] = {
     "game": {"name": "crafted-queries", "trials": 20, "search": 40, "stack": 20},
     "mechanism": {"name": "private-knn"},
 }
+SPECS["last-iterate"] = {
+    "data": {"name": "digits", "flat": True},
+    "game": {"name": "last-iterate", "trials": 20, "search": 64, "stack": 10},
+    "mechanism": {"name": "dp-sgd", "epsilon": 4},
+}
 SPECS["text-canaries"] = {
     "data": {"name": "made-sentences", "rows": 50},
     "game": {"name": "text-canaries", "canaries": 20, "trainings": 2},
@@ -48,7 +53,7 @@ PARTS = ("train_teachers", "release_answers", "train_model", "ask_teachers", "tr
 ONLY_CHOOSE = ("offer_worlds", "try_tables", "try_again")
 LEARN = [
     *("label-channel", "label-repeats", "label-crafted", "ind-mia", "mia", "opposing-gradients"),
-    *("crafted-queries", "neighbours", "row-function", "table-membership"),
+    *("last-iterate", "crafted-queries", "neighbours", "row-function", "table-membership"),
 ]
 ON_ROWS = {"row-function": RowFunctionGame(), "table-membership": TableMembershipGame(rows=5)}
 
