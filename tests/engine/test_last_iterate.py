@@ -19,10 +19,10 @@ from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.search import Strength, Tried
 from dpaudit.engine.games.trials import TrainingRun, train_runs
-from dpaudit.engine.games.two_world.last_iterate import FACTORS, LastIterate
+from dpaudit.engine.games.two_world.last_iterate import LastIterate
 from dpaudit.engine.games.two_world.work import TrialSetup, phi_of_logits
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.request.check import CheckRequest, check_spec, matching_tests
+from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec, matching_tests
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -47,17 +47,22 @@ def module() -> torch.nn.Module:
     return torch.nn.Linear(5, 2)
 
 
-def private_loop(module: Any, X: torch.Tensor, y: torch.Tensor, seed: int) -> None:
+def private_loop(module: Any, X: torch.Tensor, y: torch.Tensor, seed: int, noise: float = 4.0) -> None:
     """Full-batch DP-SGD of a softmax regression, with gradients of examples in closed form."""
     rows = torch.cat([X, torch.ones(len(X), 1)], 1)
     for _ in range(STEPS):
         errors = (module(X).softmax(1) - torch.nn.functional.one_hot(y, 2)).detach()
         factors = (CLIP / (errors.norm(dim=1) * rows.norm(dim=1) + 1e-12)).clamp(max=1.0)
         total = (errors * factors[:, None]).T @ rows
-        total = total + 4.0 * CLIP * torch.randn_like(total)
+        total = total + noise * CLIP * torch.randn_like(total)
         with torch.no_grad():
             module.weight -= RATE / 40 * total[:, :-1]
             module.bias -= RATE / 40 * total[:, -1]
+
+
+def leaky_loop(module: Any, X: torch.Tensor, y: torch.Tensor, seed: int) -> None:
+    """The loop with a quarter of the noise, for the same claim."""
+    private_loop(module, X, y, seed, noise=1.0)
 
 
 CLAIM = Claim.of(GaussianDP(math.sqrt(STEPS) / 4.0), relation=Relation.ADD_REMOVE, delta=1e-5)
@@ -92,7 +97,7 @@ def test_other_gradients_vanish_at_crafted_weights_and_the_canarys_does_not() ->
     """Most rows of trials have a gradient below a hundredth of the canary's."""
     pool = Digits(flat=True).load().take(np.arange(600))
     offered = choices(LastIterate(), HONEST, pool)
-    assert [choice.name.rsplit(" ", 1)[1] for choice in offered[::2]] == [f"{factor:g}" for factor in FACTORS]
+    assert 4 <= len(offered) <= 8
     for choice in offered[:2]:
         assert choice.challenges is not None
         assert choice.initial is not None
@@ -121,7 +126,7 @@ def test_embeddings_get_a_canary_of_whole_numbers() -> None:
     words = Examples(np.random.default_rng(0).integers(0, 20, (60, 4)).astype(np.float32), np.arange(60) % 2, 2)
     learner = DpSgd(4.0, model=BagOfEmbeddings(vocabulary=20, width=4))
     offered = choices(LastIterate(), learner, words)
-    assert len(offered) == len(FACTORS)
+    assert offered
     assert all(choice.name.startswith("a point far from the data") for choice in offered)
 
 
@@ -155,6 +160,14 @@ def test_check_plays_it_for_a_loop_whose_steps_it_cannot_see() -> None:
     (planned, _) = check_spec(CheckRequest(learner, data=DATA)).audits
     assert (planned.game.trials, planned.game.search) == (1024, 256)
     assert "last-iterate" not in [planned.game for planned in matching_tests(HONEST, HONEST.claim())[0]]
+
+
+def test_check_rejects_a_loop_by_its_final_model(tmp_path: Path) -> None:
+    """At quick effort the other test, from random weights, is not needed."""
+    options = CheckOptions(effort="quick", run=RunOptions("in-process"))
+    report = audit(check_spec(CheckRequest(from_torch(module, leaky_loop, CLAIM), data=DATA), options), output=tmp_path)
+    assert report.results
+    assert [result.name for result in report.results if result.verdict.value == "VIOLATION"][:1] == ["last-iterate"]
 
 
 def test_a_learner_that_draws_its_weights_is_refused() -> None:

@@ -27,7 +27,7 @@ from dpaudit.engine.games.search import MAX_DISTANCE, Strength, Tried
 from dpaudit.engine.games.two_world.canaries import array_features, crafted_challenges, last_direction
 from dpaudit.engine.games.two_world.game import FixedBase, half_of_the_pool
 from dpaudit.engine.games.two_world.views import ChallengeView
-from dpaudit.engine.games.two_world.work import TrialSetup
+from dpaudit.engine.games.two_world.work import TrialSetup, phi_of_logits
 from dpaudit.engine.games.two_worlds import PairTraits, Proposing
 from dpaudit.mechanisms.adapters.user_code import global_randomness
 from dpaudit.mechanisms.compute import Compute
@@ -47,8 +47,10 @@ UNSEEN_STEPS = replace(
     words="learners that can start from given weights, and whose steps cannot be seen (`from_torch`)",
     condition=lambda mechanism: not isinstance(mechanism, ObservableLearner | StepLearner),
 )
-FACTORS = (16.0, 4.0, 64.0, 1.0)
-"""Factors on the trained weights, in order of promise."""
+LOG_ODDS = (60.0, 15.0, 240.0, 4.0)
+"""Log-odds against the canary's label at the initial weights, in order of promise; probabilities hold none above 87."""
+FACTORS = 2.0 ** np.arange(0.0, 10.5, 0.5)
+"""Factors on the trained weights; the smallest that reaches such log-odds is tried."""
 RUNS_PER_CHOICE = 32
 """Search trainings for each choice of a canary and a factor that is tried."""
 STEPS, BATCH, RATE = 500, 256, 5e-3
@@ -106,7 +108,7 @@ class LastIterate(FixedBase):
         return iter(())
 
     def proposing(self, mechanism: Any) -> Proposing:
-        return Proposing(max(1, min(2 * len(FACTORS), self.search // RUNS_PER_CHOICE)), runs=0)
+        return Proposing(max(1, min(2 * len(LOG_ODDS), self.search // RUNS_PER_CHOICE)), runs=0)
 
     def propose(
         self, mechanism: Any, rows: tuple[Any, ...], proposing: Proposing, seed: Seed, compute: Compute
@@ -122,14 +124,20 @@ class LastIterate(FixedBase):
             network = mechanism.initial_network(example_shape(pool.features), pool.classes).float()
             train(network, others, seed.child("batches").rng(), compute)
         weights = torch.nn.utils.parameters_to_vector(network.parameters()).detach()
-        choices = itertools.product(FACTORS, crafted_points(pool, network))
-        for factor, (name, point) in itertools.islice(choices, proposing.pairs):
-            torch.nn.utils.vector_to_parameters(factor * weights, network.parameters())
-            label = unlikely_label(network, point, compute)
-            challenges = crafted_challenges(pool, point, label, np.array([-1]))
-            initial = (factor * weights).cpu().numpy().astype(np.float32)
-            name = f"a point {name}, trained weights times {factor:g}"
-            yield replace(setup, challenges=challenges, initial=initial, name=name)
+        choices = itertools.product(LOG_ODDS, crafted_points(pool, network))
+        names = set()
+        for odds, (name, point) in itertools.islice(choices, proposing.pairs):
+            for factor in FACTORS.tolist():
+                torch.nn.utils.vector_to_parameters(factor * weights, network.parameters())
+                label, confidence = least_likely(network, point, compute)
+                if confidence <= -odds:
+                    break
+            name = f"a point {name}, trained weights times {factor:.3g}"
+            if name not in names:
+                names.add(name)
+                challenges = crafted_challenges(pool, point, label, np.array([-1]))
+                initial = (factor * weights).cpu().numpy().astype(np.float32)
+                yield replace(setup, challenges=challenges, initial=initial, name=name)
 
     def strength(
         self, curve: PrivacyCurve, attack: Any, mechanism: Any, pair: TrialSetup, outcomes: Outcomes, compute: Compute
@@ -190,10 +198,12 @@ def train(network: nn.Module, rows: Examples, rng: np.random.Generator, compute:
         optimizer.step()
 
 
-def unlikely_label(network: nn.Module, point: NDArray[np.float32], compute: Compute) -> NDArray[np.int64]:
-    """Return the label that a network finds least likely at a point (1, ...), shape (1,)."""
+def least_likely(network: nn.Module, point: NDArray[np.float32], compute: Compute) -> tuple[NDArray[np.int64], float]:
+    """Return the label that a network finds least likely at a point (1, ...), shape (1,), and its confidence phi."""
     import torch
 
     network.eval()
     with torch.no_grad():
-        return np.asarray(network(torch.from_numpy(point).to(compute.device)).argmin(1).cpu().numpy())
+        logits = network(torch.from_numpy(point).to(compute.device)).cpu().numpy()
+    label = logits.argmin(1)
+    return label, float(phi_of_logits(logits, label)[0])
