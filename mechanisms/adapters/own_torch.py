@@ -126,7 +126,9 @@ class OwnTorch(ClaimedByUser, NumericFeaturesLearner):
         with global_randomness(seed) as number:
             module = self.module(**self.parameters)
             if initial is not None:
-                weights = torch.from_numpy(initial).to(next(module.parameters()).dtype)
+                weights = torch.tensor(
+                    initial, dtype=next(module.parameters()).dtype
+                )  # a copy, since loops train in place
                 torch.nn.utils.vector_to_parameters(weights, module.parameters())
             module = module.to(compute.device)
             features, labels = _tensors(train, compute)
