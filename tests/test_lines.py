@@ -11,7 +11,7 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4676,
-    "benchmarks": 9173,
+    "benchmarks": 9404,
     "cluster": 496,
     "dpaudit": 3729,
     "engine": 194,
@@ -21,7 +21,7 @@ LIMITS = {
     "engine/data": 3602,
     "engine/estimate": 1366,
     "engine/figures": 587,
-    "engine/games": 16961,
+    "engine/games": 16971,
     "engine/observer": 1969,
     "engine/planning": 701,
     "engine/report": 868,
@@ -38,14 +38,14 @@ LIMITS = {
     "language_models/front_door": 1297,
     "language_models/games": 641,
     "language_models/mechanisms": 3026,
-    "mechanisms": 14335,
+    "mechanisms": 14337,
     "papers": 6597,
     "synthetic_tables": 1,
     "synthetic_tables/attacks": 461,
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 75273,
+    "tests": 75301,
     "tools": 1589,
 }
 """Most lines of Python in each room."""
