@@ -158,19 +158,19 @@ def run(part: str, seed: int, images: str, **case: Any) -> dict[str, Any]:
 def honest(epsilon: float, seed: int) -> dict[str, Any]:
     """Return how many of `PARTS` audits of honest DP-SGD, which share a search, exceed the truth."""
     learner = DpSgd(epsilon, sample_rate=1.0, accountant="pld", model=replace(PERCEPTRON, epochs=10))
-    game, own, pool = LastIterate(search=64), Seed(seed), MADE.load(seed=seed).take(np.arange(200))
+    game, seeds, pool = LastIterate(search=64), Seed(seed), MADE.load(seed=seed).take(np.arange(200))
     curve, truth = learner.claim().curve, learner.steps() ** 0.5 / learner.noise_multiplier()
 
     def outcomes(choice: Any, coins: NDArray[np.bool_], name: str) -> Outcomes:
         numbers = np.arange(len(coins))
-        return game.run(learner, choice, Runs(coins, numbers, own.child(name), (pool, None, None, False), Compute()))
+        return game.run(learner, choice, Runs(coins, numbers, seeds.child(name), (pool, None, None, False), Compute()))
 
     def shift(choice: Any) -> float:
         tried = game.strength(curve, None, learner, choice, outcomes(choice, paired_coins(32), "search"), Compute())
         return -math.inf if tried is None else tried.distance
 
-    offered = game.propose(learner, (pool,), game.proposing(learner), own.child("pairs"), Compute())
-    best, coins = max(offered, key=shift), own.child("coins").rng().random(PARTS * TRIALS_OF_PART) < 0.5
+    offered = game.propose(learner, (pool,), game.proposing(learner), seeds.child("pairs"), Compute())
+    best, coins = max(offered, key=shift), seeds.child("coins").rng().random(PARTS * TRIALS_OF_PART) < 0.5
     scores, estimator = outcomes(best, coins, "fresh").matrix()[:, PHI], FairCoins(delta=DELTA)
     findings = [
         estimator.find([estimator.tally(Scores(score, coin))])
