@@ -32,6 +32,10 @@ tails are then half chance. `guess_orders` says how the error is shared.
 GUESS_RULES = get_args(GuessRule)
 FEW_LEVELS = 10
 """Number of distinct scores up to which mid-ranks already put the side that stands out first."""
+EQUALLY_SURE = 1.0
+"""Largest difference, in square roots of the number of rows, between the ranks of opposite levels that are equally sure:
+two standard deviations of the number of heads of fair coins.
+"""
 BULK = (0.2, 0.5, 0.8)
 """Quantiles of the scores: the ends of the bulk and its middle."""
 OUTLYING, MIN_OUTLIERS = 4.0, 2
@@ -214,12 +218,33 @@ def right_in_fullest(
 
 
 def as_signed(score: Floats, guess: OneOrder) -> tuple[Floats, OneOrder]:
-    """Return guesses of both tails as signed ones: ranks minus the middle rank, with the mean rank for equal scores."""
+    """Return guesses of both tails as signed ones: ranks minus the middle rank, with the mean rank for equal scores.
+
+    Of few distinct scores, one above and one below the middle are equally sure if their ranks hardly differ. Otherwise
+    the side with fewer rows would come first. If exactly half of the rows are members, it has fewer wrong guesses by
+    chance.
+    """
     if guess != "both-tails" or score.size > MAX_TIED:
         return score, guess
     level, rows = np.unique(score, return_inverse=True, return_counts=True)[1:]
     # Ranks are multiples of 1/2. Adding 1/8 makes all |rank| distinct, and puts the higher of two equal ones first.
-    return (np.cumsum(rows) - (rows + score.size) / 2 + 0.125)[level], "signed"
+    rank = np.cumsum(rows) - (rows + score.size) / 2 + 0.125
+    return (_paired(rank, EQUALLY_SURE * math.sqrt(score.size)) if rank.size <= FEW_LEVELS else rank)[level], "signed"
+
+
+def _paired(rank: Floats, tolerance: float) -> Floats:
+    """Return ascending signed ranks of levels; opposite ones that differ by at most `tolerance` become equal in size."""
+    rank, low, high = rank.copy(), 0, rank.size - 1
+    while low < high:
+        if rank[low] < 0 < rank[high] and abs(rank[low] + rank[high]) <= tolerance:
+            rank[high] = max(-rank[low], rank[high])
+            rank[low] = -rank[high]
+            low, high = low + 1, high - 1
+        elif -rank[low] > rank[high]:
+            low += 1
+        else:
+            high -= 1
+    return rank
 
 
 def informative_looks(guess_counts: Ints, score: Floats, guess: OneOrder) -> Ints:

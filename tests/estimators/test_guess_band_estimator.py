@@ -13,7 +13,7 @@ from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.guess_band import GuessTally, SimultaneousGuessCount, guess_band_epsilon
-from dpaudit.estimators.one_run.right_guesses import GuessRule, guess_orders
+from dpaudit.estimators.one_run.right_guesses import GuessRule, as_signed, guess_orders
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins, TwoSamples
@@ -290,3 +290,24 @@ def test_each_order_of_guesses_and_each_test_has_its_share_of_the_error_and_no_m
     for tests in (FairCoins, TwoSamples):
         drawing = getattr(tests, "drawing_share", 0.0)
         assert tests.guess_share + tests.band_share + tests.accuracy_share + drawing == pytest.approx(1)
+
+
+def test_levels_on_both_sides_of_the_middle_are_equally_sure() -> None:
+    """Of responses the smaller side is not guessed first; a side that stands out is."""
+    for ones, equal in ((500, True), (490, True), (530, True), (531, True), (533, False), (100, False)):
+        signed, _ = as_signed(np.repeat([0.0, 1.0], [1_000 - ones, ones]), "both-tails")
+        assert (np.unique(np.abs(signed)).size == 1) is equal, ones
+        assert np.array_equal(signed > 0, np.repeat([False, True], [1_000 - ones, ones]))
+    signed, _ = as_signed(np.repeat([0.0, 1.0, 2.0, 3.0], [240, 255, 245, 260]), "both-tails")
+    assert np.unique(np.abs(signed)).size == 2
+
+
+def test_a_response_about_exactly_half_of_the_rows_is_no_more_often_wrong_than_stated() -> None:
+    """Where the smaller side was guessed first, 8 % of these bounds exceeded the true epsilon."""
+    rng, epsilon, tables, rows = np.random.default_rng(0), 5.0, 1_500, 1_000
+    estimator, wrong = SimultaneousGuessCount(guess="any-tail"), 0
+    for _ in range(tables):
+        truth = rng.permutation(np.arange(rows) < rows // 2)
+        answers = np.where(rng.random(rows) < special.expit(epsilon), truth, ~truth)
+        wrong += bounded(estimator, Scores(answers.astype(float), truth)) > epsilon
+    assert wrong <= stats.binom.isf(1e-3, tables, 0.05)
