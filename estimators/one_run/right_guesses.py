@@ -33,8 +33,8 @@ GUESS_RULES = get_args(GuessRule)
 FEW_LEVELS = 10
 """Number of distinct scores up to which mid-ranks already put the side that stands out first."""
 EQUALLY_SURE = 1.0
-"""Largest difference, in square roots of the number of rows, between the ranks of opposite levels that are equally sure:
-two standard deviations of the number of heads of fair coins.
+"""Largest difference of the ranks of opposite levels that are equally sure, in square roots of the number of rows: two
+standard deviations of the number of heads of fair coins.
 """
 BULK = (0.2, 0.5, 0.8)
 """Quantiles of the scores: the ends of the bulk and its middle."""
@@ -233,7 +233,7 @@ def as_signed(score: Floats, guess: OneOrder) -> tuple[Floats, OneOrder]:
 
 
 def _paired(rank: Floats, tolerance: float) -> Floats:
-    """Return ascending signed ranks of levels; opposite ones that differ by at most `tolerance` become equal in size."""
+    """Return signed ranks of levels, ascending; opposite ones that differ by at most `tolerance` are of equal size."""
     rank, low, high = rank.copy(), 0, rank.size - 1
     while low < high:
         if rank[low] < 0 < rank[high] and abs(rank[low] + rank[high]) <= tolerance:
