@@ -326,7 +326,7 @@ def with_moving(seed: int, **lags: float) -> TrainingAudit:
 
 
 BEFORE, AFTER = partial(with_numpy, rows=True), partial(with_numpy, rows=False)
-STATED = {"records": ROWS, "sampling_rate": BATCH / ROWS}
+STATED = {"records": ROWS, "sampling_rate": BATCH / ROWS, "claim": (8.0, 1e-5)}
 SAMPLED = partial(AFTER, stated=STATED, sampling=poisson)
 MODES = ("flat", "per layer", "ghost", "virtual steps")
 OPACUS_DEFECTS = {

@@ -63,6 +63,8 @@ _NEXT_BY_RULE = {
     "again on one part, and audit it with the other part.",
     "without-noise": "Add noise to every gradient of every step: call `step` of the private optimizer, and give it all "
     "trained parameters. Then train and audit again.",
+    "other-training": "State a claim for this sampling and these steps, by an accountant that covers them, or change "
+    "the training. Then audit again.",
     "proxy": "Do what the reason says, then run the audit again.",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
@@ -72,6 +74,7 @@ _REASON_BY_RULE = {
     "split-not-random": "{test.split_doubt}. Right guesses may come from that alone",
     "stated-noise": "the noise of the training steps is not the stated noise (p < 1e-6)",
     "without-noise": "{test.without_noise}",
+    "other-training": "the claim is about another training: {test.differs_from_claim}",
     "results-change": "results change from call to call: the first pass exceeds the claim by more than chance explains "
     "(p <= 1e-6), and the confirmatory run does not. The code may keep state, such as a counter or a clock",
     "digits-cannot-tell": "the test {test.name}, on unrounded results, rejects the claim and the test on rounded "
@@ -207,6 +210,8 @@ def sentence(test: Test | None, verdict: str) -> str:
         return "This audit could not have found a violation, so it says nothing about the claim."
     if verdict == "UNDECIDED" and not test.exceeds and test.without_noise:
         return "Steps of the training had no noise, which the claim needs; whether it is broken is not known yet."
+    if verdict == "UNDECIDED" and not test.exceeds and test.differs_from_claim and not test.rejects_stated_noise:
+        return "The training is not the one that the claim is about; whether the claim is broken is not known yet."
     if verdict == "UNDECIDED" and not test.exceeds:
         return "The noise is not the noise that was stated; whether the claim is broken is not known yet."
     if verdict == "UNDECIDED":

@@ -124,6 +124,7 @@ class Test:
         assumed_method: Method that holds only for independent trials, if independence was not stated; else "".
         split_doubt: Reason why the split into training and holdout rows was not random, in words; "" if there is none.
         without_noise: Observation that steps of the training had no noise, in words; "" if there is none.
+        differs_from_claim: How the training differs from the one that the claim is about, in words; "" if it does not.
         failed_trials: Trials that failed, each with its seed and error; each counts as a wrong guess.
         failures: Units that failed.
         units: Numbers of finished and planned units.
@@ -155,6 +156,7 @@ class Test:
     assumed_method: str = ""
     split_doubt: str = ""
     without_noise: str = ""
+    differs_from_claim: str = ""
     failed_trials: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     units: tuple[int, int] = (0, 0)

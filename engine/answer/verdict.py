@@ -158,6 +158,13 @@ RULES = (
         _readable_tests(lambda test: test.claims_something and bool(test.without_noise)),
     ),
     Rule(
+        Verdict.UNDECIDED,
+        "other-training",
+        "the training differs from the one that the claim is about: its records were not sampled as stated, or its "
+        "steps spend more than is claimed",
+        _readable_tests(lambda test: bool(test.differs_from_claim)),
+    ),
+    Rule(
         Verdict.INCONCLUSIVE,
         "unreadable-results",
         "the code returned results that could not be read",

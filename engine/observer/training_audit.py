@@ -550,6 +550,12 @@ class TrainingAudit:
         account = [Suspect(Part.ACCOUNTING, text) for text in self._whole.overspent(self.noise, self.step)]
         return (*steps, *(Suspect(Part.SAMPLING, remark) for remark in remarks), *account)
 
+    def _is_of_claim(self, suspect: Suspect) -> bool:
+        """True if a suspect contradicts the claim of the whole training, or the participation that the noise states."""
+        sampled = self._whole.claim is not None and self._whole.sampling_rate is not None
+        of_sampling = suspect.part is Part.SAMPLING and (sampled or isinstance(self.noise, MatrixMechanism))
+        return of_sampling or suspect.part is Part.ACCOUNTING
+
     def _answer(self, evidence: StepScores) -> TrainingResult:
         coins = self._directions_of_model.coins
         curve = self.noise.curve(0)
@@ -565,6 +571,7 @@ class TrainingAudit:
         everything = estimator.find([replace(tally, share=np.ones_like(tally.share))])
         factor = detectable_noise(claimed, coins, tally.share.size)
         assert self._model is not None
+        parts = self._suspects()
         form = NoiseForm(
             form_of(self._model.noise, self.noise.deviation), self.noise.deviation, decoded=not self._is_independent
         )
@@ -577,6 +584,7 @@ class TrainingAudit:
             sensitivity=Sensitivity(factor=factor, maximum=everything, helps="more steps, or more `coins`"),
             noise=None if isinstance(self.noise, LaplaceNoise) else form,
             meaning_for_whole=self._whole.sentences(self.noise),
+            differs_from_claim="; ".join(each.measured for each in parts if self._is_of_claim(each)),
         )
         test = test.at_confidence_of(replace(estimator, confidence=SURE).find([tally]))
         joined = int(evidence.truth.sum())
@@ -590,7 +598,7 @@ class TrainingAudit:
             notes.append(
                 f"{self.skipped:,} of {self.step:,} steps were not observed; their coins count as guessed wrong"
             )
-        return TrainingResult(self.name, test, evidence, tuple(notes), self._suspects())
+        return TrainingResult(self.name, test, evidence, tuple(notes), parts)
 
 
 @dataclass(frozen=True)

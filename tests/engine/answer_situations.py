@@ -261,6 +261,11 @@ SITUATIONS: Mapping[str, Situation] = {
         Verdict.NO_CLAIM,
         "no-claim",
     ),
+    "a training other than the claimed one": Situation(
+        alone(record(0.9, ROWS, differs_from_claim="not Poisson sampling: each of 80 batches held 20 records")),
+        Verdict.UNDECIDED,
+        "other-training",
+    ),
     "noise that is hardly odd": Situation(
         together(record(0.9, ROWS, noise=noise(1e-5))), Verdict.NO_VIOLATION, "not-rejected"
     ),

@@ -221,6 +221,8 @@ def test_noise_of_one_process_and_overspent_accounts() -> None:
     assert suspect.measured == "the noise of process 1 has 0.02 of the stated deviation"
     result = train(audit_of(claim=(1.0, 1e-5), sampling_rate=0.125, steps=60, coins=20), steps=20).result
     assert [each.part for each in result.points_to] == [Part.ACCOUNTING]
+    assert (result.verdict, result.answer.rule) == (Verdict.UNDECIDED, "other-training")
+    assert "the claim is about another training: 60 such steps" in result.text()
     assert "60 such steps at rate 0.125 spend epsilon 6.94 at delta=1e-05, and 1 is claimed" in str(result)
     audit = audit_of(records=20)
     audit.batch([3, 4, 4])
@@ -501,13 +503,14 @@ def test_sampling_is_compared_with_that_of_the_accountant(
     sampling: Callable[..., Any], rate: float, words: str
 ) -> None:
     rng = np.random.default_rng(1)
-    audit = TrainingAudit(1.0, sampling_rate=rate, records=200, seed=0)
+    audit = TrainingAudit(1.0, claim=(30.0, 1e-5), sampling_rate=rate, records=200, seed=0)
     for step in range(60):
         audit.batch(sampling(rng, step))
         audit.observe(np.asarray(audit.join(np.zeros(100))) + rng.standard_normal(100))
     remarks = [each.measured for each in audit.result.points_to if each.part is Part.SAMPLING]
     assert bool(remarks) == bool(words)
     assert words in " ".join(remarks)
+    assert audit.result.verdict is (Verdict.UNDECIDED if words else Verdict.NO_VIOLATION)
     assert (words in str(audit.result)) == (not words or "points-to" in str(audit.result))
     with pytest.raises(InputError, match="numbers of records below 200"):
         audit.batch([200])
