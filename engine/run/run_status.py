@@ -299,10 +299,11 @@ def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes
 
 
 def is_training(place: str | Path) -> bool:
-    """True if a folder, a path or a URI, holds the saved result of an audited training."""
-    store = FileStore.at(place)
-    with store.explain_errors("must be a run folder that can be read"):
-        return store.content(TRAINING) is not None
+    """True if a folder, a path or a URI, holds the saved result of an audited training; False if it cannot be read."""
+    try:
+        return FileStore.at(place).content(TRAINING) is not None
+    except OSError:
+        return False
 
 
 def _status_of_training(place: str, content: bytes) -> RunStatus:

@@ -17,8 +17,15 @@ PREDICTORS = ("argmax-before-noise", "counted-twice", "half-the-noise", "twice-t
 DEFECTS = ("sigma-for-b",)
 LONG_DEFECTS = ("noise-averaged", "noise-redrawn", "prior-not-paid-for", "votes-without-noise")
 """`test_privacy_is_real.py` and `test_check.py` audit defects of the same kinds by day."""
-UNSPECIFIED = {"tests.bank.planted_learners:AlibiSigmaForB", "tests.bank.planted_learners:RedrawnNoise"}
-"""`test_alibi.py` and `test_planted_laws.py` have their laws."""
+UNSPECIFIED = {
+    "tests.bank.planted_learners:AlibiSigmaForB",
+    "tests.bank.planted_learners:RedrawnNoise",
+    *(
+        f"tests.bank.planted_dp_sgd:{name}DpSgd"
+        for name in ("AccountedForOneEpoch", "ClipDoubled", "SampledTwiceAsOften")
+    ),
+}
+"""`test_alibi.py` and `test_planted_laws.py` have the laws of labels, `test_dp_sgd_training.py` those of DP-SGD."""
 
 
 @pytest.mark.parametrize("defect", [*DEFECTS, *(f"predictor-{defect}" for defect in PREDICTORS), *too(*LONG_DEFECTS)])

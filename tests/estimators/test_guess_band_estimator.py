@@ -293,7 +293,7 @@ def test_each_order_of_guesses_and_each_test_has_its_share_of_the_error_and_no_m
 
 
 def test_levels_on_both_sides_of_the_middle_are_equally_sure() -> None:
-    """Of responses the smaller side is not guessed first; a side that stands out is."""
+    """The smaller side of responses is not guessed first; a side that stands out is."""
     for ones, equal in ((500, True), (490, True), (530, True), (531, True), (533, False), (100, False)):
         signed, _ = as_signed(np.repeat([0.0, 1.0], [1_000 - ones, ones]), "both-tails")
         assert (np.unique(np.abs(signed)).size == 1) is equal, ones
@@ -303,7 +303,7 @@ def test_levels_on_both_sides_of_the_middle_are_equally_sure() -> None:
 
 
 def test_a_response_about_exactly_half_of_the_rows_is_no_more_often_wrong_than_stated() -> None:
-    """Where the smaller side was guessed first, 8 % of these bounds exceeded the true epsilon."""
+    """With the smaller side guessed first, 8 % of these bounds exceeded the true epsilon."""
     rng, epsilon, tables, rows = np.random.default_rng(0), 5.0, 1_500, 1_000
     estimator, wrong = SimultaneousGuessCount(guess="any-tail"), 0
     for _ in range(tables):

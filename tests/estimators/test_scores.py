@@ -99,8 +99,8 @@ def test_right_guesses_agree_with_a_sort(digits: int, single: bool) -> None:
     assert right_guesses(score, truth, ranks, "both-tails", guesses).tolist() == right[guesses].tolist()
 
 
-@pytest.mark.parametrize("ties", [(500, 501), (501, 500), (499, 501), (1, 2), (3, 3), (2, 5, 3), (1, 1, 4, 1)])
-def test_levels_of_similar_extremeness_are_not_mixed(ties: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("ties", [(450, 551), (551, 450), (449, 552), (1, 9), (3, 13), (1, 60, 30)])
+def test_levels_that_differ_in_extremeness_are_not_mixed(ties: tuple[int, ...]) -> None:
     score = np.repeat(np.arange(float(len(ties))), ties)
     rng, every = np.random.default_rng(5), np.arange(score.size + 1)
     truth, ranks = rng.random(score.size) < 0.5, rng.permutation(score.size)
@@ -110,6 +110,19 @@ def test_levels_of_similar_extremeness_are_not_mixed(ties: tuple[int, ...]) -> N
     assert right_guesses(score, truth, ranks, "both-tails", every).tolist() == right.tolist()
     ends = np.flatnonzero(np.diff(score[order], append=np.inf)) + 1
     assert informative_looks(every[1:], score, "both-tails").tolist() == ends.tolist()
+
+
+@pytest.mark.parametrize("ties", [(500, 501), (501, 500), (480, 520), (1, 2), (3, 3), (2, 5, 3), (1, 1, 4, 1)])
+def test_opposite_levels_that_are_about_as_extreme_are_one(ties: tuple[int, ...]) -> None:
+    """The first and the last level are guessed together, in the order of the ranks."""
+    score = np.repeat(np.arange(float(len(ties))), ties)
+    rng, outer = np.random.default_rng(5), np.isin(score, (0, len(ties) - 1))
+    truth, ranks = rng.random(score.size) < 0.5, rng.permutation(score.size)
+    first = np.flatnonzero(outer)[np.argsort(ranks[outer])]
+    right = np.concatenate([[0], np.cumsum(((score > 0) == truth)[first])])
+    numbers = np.arange(first.size + 1)
+    assert right_guesses(score, truth, ranks, "both-tails", numbers).tolist() == right.tolist()
+    assert informative_looks(np.arange(1, score.size + 1), score, "both-tails")[0] == first.size
 
 
 @pytest.mark.parametrize("rows", [1_000, 200_000])

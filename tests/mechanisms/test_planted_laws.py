@@ -160,7 +160,7 @@ def test_the_clip_is_doubled_after_a_tenth_of_the_epochs() -> None:
 
 def test_fixed_batches_have_one_size() -> None:
     """40 records at rate 0.1: Poisson sizes vary by 1.9; 100 of them are all 4 with probability < 1e-60."""
-    stack = SimpleNamespace(counts=np.array([40]), private=PrivateSteps(1.0, 1.0, 0.1))
+    stack = SimpleNamespace(counts=np.array([40]), records=np.array([40]), private=PrivateSteps(1.0, 1.0, 0.1))
     fixed = FixedBatchesDpSgd(1.0).stack_type()
     sizes = {
         kind: {len(batch[0]) for batch in kind.batches(stack, [np.random.default_rng(0)], 100)}  # type: ignore[arg-type]
