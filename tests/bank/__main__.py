@@ -26,14 +26,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
-from unittest.mock import patch
 
 from benchmarks.campaign import by_case, campaign, of_each
 from dpaudit import ResourceRequest, Verdict
-from dpaudit.claims import Scope
-from dpaudit.engine.games.functions.game import RowFunctionGame
 from tests import bank
-from tests.bank import HERE, Case, checked_here
+from tests.bank import HERE, Case, checked_here, claim_alone
 from tests.bank.libraries import FOLDER, LIBRARIES, python_of
 from tests.bank.planted import DEFECTS, HONEST
 
@@ -223,11 +220,9 @@ def cases_of_pairs(seeds: int, code: str = "") -> Iterator[dict[str, Any]]:
 
 def run_pairs(case: str, of: str, seed: int, code: str) -> dict[str, Any]:
     """Return what the test of a claim found; its confirmatory run has no more calls than the first pass."""
-    chosen, usual, began = bank_cases()[case], RowFunctionGame.traits, time.process_time()
-    tests = [test for test in usual.check_tests if test.scope is Scope.CLAIM]
-    alone = tuple(replace(test, growth_on_repeat={"trials": 1.0}) for test in tests)
+    chosen, began = bank_cases()[case], time.process_time()
     make = chosen.twin if of == "twin" and chosen.twin else chosen.defect
-    with patch.object(RowFunctionGame, "traits", replace(usual, check_tests=alone)):
+    with claim_alone(growth_on_repeat={"trials": 1.0}):
         line = result_of(make, None, claim=chosen.claim, schema=chosen.schema, budget="1h", seed=seed)
     return line | {"seconds": round(time.process_time() - began, 1)}
 
