@@ -11,7 +11,7 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4676,
-    "benchmarks": 9404,
+    "benchmarks": 9405,
     "cluster": 496,
     "dpaudit": 3729,
     "engine": 194,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 75350,
+    "tests": 75364,
     "tools": 1589,
 }
 """Most lines of Python in each room."""
