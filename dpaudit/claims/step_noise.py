@@ -271,7 +271,7 @@ class MatrixNoise(MatrixMechanism):
     def of_tree(cls, multiplier: float, steps: int, *, honaker: bool = False, **options: Any) -> MatrixNoise:
         """Return the noise of a binary tree over the steps, as DP-FTRL adds it: `multiplier` is that of prefix sums.
 
-        Each node has noise of its own. The prefix sum of a step is the sum of the largest nodes that end by then;
+        Each node has separate noise. The prefix sum of a step is the sum of the largest nodes that end by then;
         with Honaker's estimator (from below), each node is averaged with the estimates of its children.
 
         Args:

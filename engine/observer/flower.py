@@ -8,26 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from dpaudit.engine.observer.protocol import Audit
 from dpaudit.errors import InputError, require
 
 ABSENT = 1e-3
 """Norm of the update of an absent client, in clips."""
-
-
-class Audit(Protocol):
-    """Methods of an audit that the strategy calls."""
-
-    clip: float
-
-    def join(self, gradients: Any, *, per_example: bool = False) -> Any: ...
-
-    def observe(self, noisy: Any, *, divisor: float | None = None) -> None: ...
-
-    def skip(self) -> None: ...
 
 
 def stated_by(strategy: Any) -> dict[str, Any]:

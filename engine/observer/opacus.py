@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from dpaudit.engine.observer.protocol import Audit
 from dpaudit.errors import InputError, require
-
-
-class Audit(Protocol):
-    """Methods of an audit that the optimizer calls."""
-
-    divisor: float
-
-    @property
-    def awaits_observation(self) -> bool: ...
-
-    def join(self, gradients: Any, *, in_place: bool = False) -> Any: ...
-
-    def observe(self, noisy: Any) -> None: ...
-
-    def skip(self) -> None: ...
 
 
 def stated_by(optimizer: Any) -> dict[str, Any]:

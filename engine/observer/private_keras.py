@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpaudit.engine.observer.opacus import Audit
+from dpaudit.engine.observer.protocol import Audit
 from dpaudit.errors import require
 
 
