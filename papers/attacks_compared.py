@@ -26,15 +26,16 @@ from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.attacks import CalibratedLoss, CanaryConfidence, LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
-from dpaudit.engine.games.proxies import ModelProxy
+from dpaudit.engine.games.proxies import CalibratedModel
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import MeanAndDeviation, mean_and_deviation
+from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.registry import register
 from papers import criteo_tables, image_tables
-from papers.label_tables import REPLAYS, Study
+from papers.label_tables import REPLAYS, Constant, Study
 from papers.reproduction import Options, Reproduction
 from papers.uncorrected_bounds import DELTA, PUBLISHED, uncorrected
 
@@ -98,7 +99,7 @@ def _comparison(study: Study, kind: str, options: Options) -> Comparison:
         study = replace(study, epsilons=SMALL_EPSILONS[kind])
     if options.scale == "small" and kind == "images":
         learners = image_tables.learners_on(SMALL_NETWORK, image_tables.SMALL_PRIOR, SMALL_PATE_FM, SMALL_NETWORK)
-        proxy = ModelProxy(replace(image_tables.SMALL_PROXY, epochs=SMALL_NETWORK.epochs))
+        proxy = CalibratedModel(replace(image_tables.SMALL_PROXY, epochs=SMALL_NETWORK.epochs))
         study = replace(study, learners=learners, data=replace(study.data, rows=SMALL_IMAGES), proxy=proxy)
     order = study.split.order
     split = Partition(target=0.3, reference=0.4, test=0.28, validation=0.02, order=order)
@@ -122,9 +123,13 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
     )
     report = audit(_spec(comparison, options, name), output=folder, listeners=options.listeners)
     cells = itertools.product(comparison.learners, comparison.epsilons, METHODS)
+    constants = {
+        method: float(uncorrected(PUBLISHED, result.guess_counts).mean)
+        for method, result in zip(OBSERVATIONAL, report.results[-len(OBSERVATIONAL) :], strict=True)
+    }
     rows = [
-        _row(learner, epsilon, method, result)
-        for (learner, epsilon, method), result in zip(cells, report.results, strict=True)
+        _row(learner, epsilon, method, result, constants.get(method, math.nan))
+        for (learner, epsilon, method), result in zip(cells, report.results, strict=False)
     ]
     table = pa.Table.from_pylist(rows)
     lines = [
@@ -133,7 +138,8 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
     ]
     lines += [_line(row) for row in table.to_pylist()]
     lines += [
-        "valid: one bound over all replays, the choice of the guess fraction paid for; as published: mean ± deviation "
+        "bound: over all replays, the choice of the guess fraction paid for; conditional: valid if the proxy is right; "
+        "constant: as published, for equal probabilities that saw no row; as published: mean ± deviation "
         "over replays of the best fraction for the Gaussian family, chosen on the samples it is measured on, which is "
         "no bound.",
         "Planted labels spoil the model that is attacked; their test loss is that of one more, on the true labels. "
@@ -148,12 +154,13 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
 
 
 def _spec(comparison: Comparison, options: Options, name: str) -> AuditSpec:
-    """Build the spec: one audit for each attack on each learner."""
+    """Build the spec: one audit for each attack on each learner, then a constant predictor for observational ones."""
     audits = [
         _audit(comparison, comparison.learners[learner](epsilon), method, f"{learner}, ε = {epsilon:g}")
         for learner, epsilon in itertools.product(comparison.learners, comparison.epsilons)
         for method in METHODS
     ]
+    audits += [_audit(comparison, NonPrivate(Constant()), method, "constant predictor") for method in OBSERVATIONAL]
     run = replace(options.run, keep_scores=False, figures=False)
     return AuditSpec(tuple(audits), name=f"attacks compared, {name}", seed=options.seed, run=run)
 
@@ -182,34 +189,38 @@ def _audit(comparison: Comparison, mechanism: Any, method: str, where: str) -> A
     )
 
 
-def _row(learner: str, epsilon: float, method: str, valid: AuditResult) -> dict[str, Any]:
+def _row(learner: str, epsilon: float, method: str, result: AuditResult, constant: float) -> dict[str, Any]:
     """Return the row of one bar; NaN if a training failed."""
-    replays = valid.guess_counts
-    deviation = mean_and_deviation(valid.series["replays"]["alone"]).deviation if replays else math.nan
+    replays = result.guess_counts
+    deviation = mean_and_deviation(result.series["replays"]["alone"]).deviation if replays else math.nan
     published = uncorrected(PUBLISHED, replays) if replays else MeanAndDeviation(math.nan, math.nan)
     return {
         "learner": learner,
         "epsilon": epsilon,
         "attack": method,
-        "bound": valid.epsilon,
+        "bound": result.epsilon,
         "deviation": float(deviation),
         "as_published": float(published.mean),
         "as_published_deviation": float(published.deviation),
-        "observational": valid.observational,
-        "never_seen": valid.control.epsilon if valid.control else math.nan,
-        "test_accuracy": valid.metrics.get("test_accuracy", math.nan),
-        "test_log_loss": valid.metrics.get("test_log_loss", math.nan),
-        "failed": valid.failures[0].error if valid.failures else "",
+        "observational": result.observational,
+        "conditional": result.on_proxy,
+        "never_seen": result.control.epsilon if result.control else math.nan,
+        "constant_predictor": constant,
+        "test_accuracy": result.metrics.get("test_accuracy", math.nan),
+        "test_log_loss": result.metrics.get("test_log_loss", math.nan),
+        "failed": result.failures[0].error if result.failures else "",
     }
 
 
 def _line(row: Mapping[str, Any]) -> str:
     bound = "failed" if math.isnan(row["bound"]) else format_lower(row["bound"])
     never_seen = "" if math.isnan(row["never_seen"]) else f"  never seen {format_lower(row['never_seen'])}"
+    constant = "" if math.isnan(row["constant_predictor"]) else f"  constant {row['constant_predictor']:.3f}"
     return (
-        f"  {row['learner']:<29} ε={row['epsilon']:<4g} {row['attack']:<30} valid {bound}  as published "
+        f"  {row['learner']:<29} ε={row['epsilon']:<4g} {row['attack']:<30} "
+        f"{'conditional' if row['conditional'] else 'valid'} {bound}  as published "
         f"{row['as_published']:.3f} ± {row['as_published_deviation']:.3f}  test log-loss {row['test_log_loss']:.3f}"
-        f"{never_seen}"
+        f"{never_seen}{constant}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.partition import Joined, Partition
-from dpaudit.engine.games.proxies import ModelProxy
+from dpaudit.engine.games.proxies import CalibratedModel
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.non_private import NonPrivate
@@ -103,7 +103,7 @@ def study(options: Options) -> Study:
         epsilons=EPSILONS,
         data=data,
         split=split,
-        proxy=ModelProxy(small_proxy if small else RESNET),
+        proxy=CalibratedModel(small_proxy if small else RESNET),
         canaries=None if small else 10_000,
         cost=_small_cost() if small else _paper_cost(),
         differences=_differences(options),

@@ -40,6 +40,7 @@ from dpaudit.estimators.label_reconstruction.advantage import (
 from dpaudit.estimators.label_reconstruction.bags import MEASURES
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import register
 from papers.advantages_compared import beliefs, frontier, spreads
 from papers.data.priors import OwnPriors
@@ -59,7 +60,7 @@ CLICKS = 100_000
 """Rows of the generated click log, at either scale."""
 FEW_CLICKS = -4.9
 """Intercept of the generated click log at which 3 % of its rows are clicks."""
-ESTIMATED = CalibratedModel()
+ESTIMATED = CalibratedModel(CatBoost(learning_rate=0.1, depth=6))
 """Estimator of priors for data whose true priors are unknown."""
 RELEASES = {"small": 5, "paper": 1_000}
 RUNS, RUN_ROWS = 1_000, {"small": 1_000, "paper": 10_000}

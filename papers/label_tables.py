@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
@@ -38,6 +39,9 @@ from dpaudit.engine.run.driver import run_plan
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import MeanAndDeviation, mean_and_deviation
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.plain_files import write_atomically
 from papers.reproduction import Options, Reproduction
 from papers.uncorrected_bounds import BEST_FRACTION, DELTA, PUBLISHED, uncorrected
@@ -79,6 +83,26 @@ class Study:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """Training method that looks at no row: equal probabilities of all classes."""
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Even:
+        return Even(train.classes)
+
+
+@dataclass(frozen=True)
+class Even:
+    """Predictor with equal probabilities of all `classes`."""
+
+    classes: int
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        return np.full((len(features), self.classes), 1 / self.classes)
+
+
+@dataclass(frozen=True)
 class Cell:
     """Results of one training of a learner at one epsilon.
 
@@ -90,11 +114,13 @@ class Cell:
         published_deviation: Its deviation over replays.
         best_fraction: The same for every mechanism, not for the Gaussian family alone.
         best_fraction_deviation: Its deviation over replays.
-        bound: The valid bound over all replays; NaN without a training.
+        bound: The bound over all replays, valid if the proxy is right; NaN without a training.
         bound_deviation: Deviation of the bounds of single replays.
-        violation: True if the valid bound exceeds the claim.
+        violation: True if the part of the bound beyond the proxy's error exceeds the claim.
         never_seen: Bound of the same game on rows that the learner never saw; NaN without a training.
-        beyond: Part of the valid bound beyond `never_seen`; NaN without a training.
+        beyond: Part of the bound beyond `never_seen`; NaN without a training.
+        constant_predictor: Figure of the paper's estimator for a predictor that is the same for all rows.
+        constant_deviation: Its deviation over replays.
         constant: True if the model gives the same prediction for every row.
         utility: Utility metrics of the model, by name.
         failed: The error if a training failed, else "".
@@ -112,6 +138,8 @@ class Cell:
     violation: bool
     never_seen: float
     beyond: float
+    constant_predictor: float
+    constant_deviation: float
     constant: bool
     utility: Mapping[str, float]
     failed: str
@@ -155,27 +183,33 @@ def _run_seed(study: Study, seed: int, options: Options) -> tuple[list[Cell], Re
     report = run_plan(plan, folder, options.listeners)
     store = UnitStore(folder / "units")
     pairs = itertools.product(study.learners, study.epsilons)
+    *results, constant = report.results
+    control = uncorrected(PUBLISHED, constant.guess_counts)
     cells = [
-        _cell(learner, epsilon, seed, result, constant=_constant(plan, row, store))
-        for row, ((learner, epsilon), result) in enumerate(zip(pairs, report.results, strict=True))
+        _cell(learner, epsilon, seed, result, control, constant=_constant(plan, row, store))
+        for row, ((learner, epsilon), result) in enumerate(zip(pairs, results, strict=True))
     ]
     return cells, report
 
 
 def requested_audits(study: Study, seed: int, options: Options) -> AuditSpec:
-    """Build the spec: one audit for each cell."""
+    """Build the spec: one audit for each cell, then one of a constant predictor."""
+    mechanisms = {
+        f"{learner}, ε = {_number(epsilon)}": study.learners[learner](epsilon)
+        for learner, epsilon in itertools.product(study.learners, study.epsilons)
+    }
     audits = [
         Audit(
-            mechanism=study.learners[learner](epsilon),
+            mechanism=mechanism,
             data=study.data,
             game=LabelInference(REPLAYS, study.canaries),
             proxy=study.proxy,
             attack="label-inference",
             estimator=OneRun(DELTA),
             split=study.split,
-            name=f"{learner}, ε = {_number(epsilon)}",
+            name=name,
         )
-        for learner, epsilon in itertools.product(study.learners, study.epsilons)
+        for name, mechanism in {**mechanisms, "constant predictor": NonPrivate(Constant())}.items()
     ]
     run = replace(options.run, keep_scores=False, figures=False)
     return AuditSpec(tuple(audits), name=f"label-private learners, {study.name}", seed=seed, run=run)
@@ -189,7 +223,9 @@ def _constant(plan: Plan, audit: int, store: UnitStore) -> bool:
     return bool((trained.probabilities == trained.probabilities[0]).all())
 
 
-def _cell(learner: str, epsilon: float, seed: int, result: AuditResult, *, constant: bool) -> Cell:
+def _cell(
+    learner: str, epsilon: float, seed: int, result: AuditResult, control: MeanAndDeviation, *, constant: bool
+) -> Cell:
     nothing = MeanAndDeviation(math.nan, math.nan)
     replays = result.guess_counts
     published, best = (uncorrected(kind, replays) if replays else nothing for kind in (PUBLISHED, BEST_FRACTION))
@@ -207,6 +243,8 @@ def _cell(learner: str, epsilon: float, seed: int, result: AuditResult, *, const
         violation=result.verdict is Verdict.VIOLATION,
         never_seen=result.control.epsilon if result.control else math.nan,
         beyond=result.control.beyond.lower if result.control and result.control.beyond else math.nan,
+        constant_predictor=float(control.mean),
+        constant_deviation=float(control.deviation),
         constant=constant,
         utility=dict(result.metrics),
         failed=result.failures[0].error if result.failures else "",
@@ -229,7 +267,7 @@ class Line:
 
 
 def bounds_table(results: StudyResults, printed: Printed, *, name: str, title: str, options: Options) -> Reproduction:
-    """Write Table 1 or 2: printed bounds, our bounds by the paper's estimator, our valid bounds."""
+    """Write Table 1 or 2: printed bounds, our bounds by the paper's estimator and by ours, and two controls."""
     lines = [
         line
         for learner in results.study.learners
@@ -245,13 +283,14 @@ def bounds_table(results: StudyResults, printed: Printed, *, name: str, title: s
     reading = (
         "As published: each replay's best of 100 guess fractions, chosen on the samples it is measured on, converted "
         "for mechanisms of the Gaussian family; mean over 100 replays. Best fraction: the same choice, for every "
-        "mechanism. Neither is a valid bound. Valid bound: the best of ten fractions that share the error, median over "
-        f"replays, 95 % confidence, rounded down. All at δ = {DELTA:g}, from the same trainings.",
+        "mechanism. Neither is a valid bound. If the proxy is right: the best of ten fractions that share the error, "
+        f"median over replays, 95 % confidence, rounded down. All at δ = {DELTA:g}, from the same trainings.",
         f"Median (least, largest) of {seeds} trainings with consecutive seeds."
         if seeds > 1
         else "One training a cell; ± is the deviation over replays, which share the training.",
         "Rows never seen: what the best of three distinguishers shows by the same game on rows that the learner never "
-        "saw, where all it shows is the proxy's error. Beyond those: what that leaves of the valid bound, at 95 %.",
+        "saw, where all it shows is the proxy's error. Beyond those: what that leaves of the bound, at 95 %, whatever "
+        "the proxy. Constant predictor: as published, for equal probabilities that saw no row.",
         *_marks(results.cells, seeds),
     )
     return _written(results, printed, lines, reading, _draw_bounds(results, printed), name, title, options)
@@ -287,7 +326,7 @@ class KindOfBound:
         label: Its name in the table.
         value: Function from a training to the bound.
         deviation: Function from a training to the deviation over replays; None if there is none.
-        lower: True for a valid bound, which is never rounded up.
+        lower: True for a bound with a confidence, which is never rounded up.
     """
 
     label: str
@@ -301,7 +340,7 @@ class KindOfBound:
         if not informative or any(math.isnan(self.value(cell)) for cell in informative):
             return NONE
         middle, least, largest = map(self._formatted, spread([self.value(cell) for cell in informative]))
-        mark = "!" if self.label == VALID and any(cell.violation for cell in informative) else ""
+        mark = "!" if self.label == CONDITIONAL and any(cell.violation for cell in informative) else ""
         if len(cells) > 1:
             return f"{middle} ({least}, {largest}){mark}"
         return middle + (f" ± {self.deviation(informative[0]):.2f}" if self.deviation else "") + mark
@@ -310,7 +349,7 @@ class KindOfBound:
         return format_lower(value, 2) if self.lower else f"{value:.2f}"
 
 
-VALID = "ours, valid bound"
+CONDITIONAL = "ours, if the proxy is right"
 COLOURS = (palette.OTHER, "#a16207", palette.MEMBER)
 """Colours of the kinds of bounds that are drawn: the first ones."""
 KINDS_OF_BOUND = (
@@ -318,9 +357,12 @@ KINDS_OF_BOUND = (
     KindOfBound(
         "ours, best fraction", lambda cell: cell.best_fraction, lambda cell: cell.best_fraction_deviation, lower=False
     ),
-    KindOfBound(VALID, lambda cell: cell.bound, lambda cell: cell.bound_deviation),
+    KindOfBound(CONDITIONAL, lambda cell: cell.bound, lambda cell: cell.bound_deviation),
     KindOfBound("rows never seen", lambda cell: cell.never_seen),
     KindOfBound("beyond those", lambda cell: cell.beyond),
+    KindOfBound(
+        "constant predictor", lambda cell: cell.constant_predictor, lambda cell: cell.constant_deviation, lower=False
+    ),
 )
 
 
@@ -452,11 +494,13 @@ def _long(results: StudyResults, printed: Printed) -> pa.Table:
                 "as_published_deviation": cell.published_deviation,
                 "best_fraction": cell.best_fraction,
                 "best_fraction_deviation": cell.best_fraction_deviation,
-                "valid_bound": cell.bound,
-                "valid_bound_deviation": cell.bound_deviation,
+                "bound": cell.bound,
+                "bound_deviation": cell.bound_deviation,
                 "exceeds_claim": cell.violation,
                 "never_seen": cell.never_seen,
                 "beyond": cell.beyond,
+                "constant_predictor": cell.constant_predictor,
+                "constant_predictor_deviation": cell.constant_deviation,
                 "constant_model": cell.constant,
                 **{key: cell.utility.get(key, math.nan) for key in ("test_accuracy", "test_log_loss")},
                 "failed": cell.failed,

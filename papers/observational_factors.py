@@ -23,7 +23,7 @@ from dpaudit.engine.data.partition import Joined, Partition
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.proxies import ModelProxy, TruePosterior
+from dpaudit.engine.games.proxies import CalibratedModel, ModelProxy, TruePosterior
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import run_plan
@@ -38,14 +38,14 @@ from dpaudit.plain_files import write_atomically
 from dpaudit.registry import register
 from papers.criteo_tables import MODEL, PROXY, SMALL_SPLIT, SMALL_TEACHERS, click_log
 from papers.image_tables import SMALL, SMALL_PATE_FM, SMALL_PROXY
-from papers.label_tables import REPLAYS
+from papers.label_tables import REPLAYS, Constant
 from papers.reproduction import Options, Reproduction
 from papers.uncorrected_bounds import BEST_FRACTION, DELTA, PUBLISHED, uncorrected
 
 CLICKS = 100_000
 """Generated rows of each day."""
-MODEL_PROXY = ModelProxy(MODEL)
-"""A reference model with the settings of the audited one; on few rows it is overconfident."""
+MODEL_PROXY, CORRECTED = ModelProxy(MODEL), CalibratedModel(MODEL)
+"""A reference model with the settings of the audited one, which is overconfident on few rows, and its correction."""
 FITTING = Mlp(hidden=(1024,), epochs=40, learning_rate=0.05, schedule="cosine", standardise=True)
 REDRAWN = 0.1
 """Share of redrawn labels in data with a known label distribution."""
@@ -120,23 +120,27 @@ def factors(options: Options) -> Reproduction:
     options.say(
         f"Cost: {len(settings)} trainings and their proxies, of {len(every)} in at most 26 minutes of one core."
     )
-    audited = [(setting.name, _run_setting(setting, options)) for setting in settings]
+    audited = [(setting.name, *_run_setting(setting, options)) for setting in settings]
     text = "\n".join(
         [
-            "| setting | as published | best fraction | valid bound | rows never seen | beyond those |",
-            "| --- | ---: | ---: | ---: | ---: | ---: |",
+            "| setting | as published | best fraction | if the proxy is right | rows never seen | beyond those "
+            "| constant predictor |",
+            "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
             *(
-                "| " + " | ".join([name, *map(_formatted, _numbers(result).values())]) + " |"
-                for name, result in audited
+                "| " + " | ".join([name, *map(_formatted, _numbers(*results).values())]) + " |"
+                for name, *results in audited
             ),
             "",
             "Lower bounds on epsilon in nats. Rows never seen: the bound of the best of three distinguishers by the "
-            "same game on rows outside the training set. Beyond those: the remainder of the valid bound.",
+            "same game on rows outside the training set. Beyond those: the remainder of the bound. Constant predictor: "
+            "as published, for equal probabilities that saw no row.",
         ]
     )
     folder = options.output / "factors"
     folder.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist([{"setting": name, **_numbers(result), **result.metrics} for name, result in audited])
+    table = pa.Table.from_pylist(
+        [{"setting": name, **_numbers(result, constant), **result.metrics} for name, result, constant in audited]
+    )
     style.save(_draw(table.to_pylist()), folder, "factors")
     files = (folder / "factors.md", folder / "factors.csv", folder / "factors.png")
     write_atomically(files[0], lambda file: file.write(text.encode()))
@@ -158,7 +162,7 @@ def _draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-BARS = ("as published", "valid bound", "rows never seen")
+BARS = ("as published", "if the proxy is right", "rows never seen")
 
 
 def _images(options: Options) -> list[Setting]:
@@ -173,13 +177,15 @@ def _images(options: Options) -> list[Setting]:
         digits = Mnist(written, part="t10k")
     split = Partition(target=0.4, reference=0.2, test=0.4)
     halves = Partition(target=0.5, reference=0.2, test=0.3)
-    proxy, true_posterior = ModelProxy(SMALL_PROXY), TruePosterior()
+    proxy, true_posterior = CalibratedModel(SMALL_PROXY), TruePosterior()
     cut = ModelProxy(SmallCnn(epochs=1))
+    corrected = CalibratedModel(SmallCnn(epochs=1))
     redrawn, redrawn_digits = RedrawnLabels(few), RedrawnLabels(digits)
     often = RedrawnLabels(few, 3 * REDRAWN)
     return [
         Setting("images, no privacy", NonPrivate(FITTING), proxy, few, split),
-        Setting("images, no privacy, proxy of one epoch", NonPrivate(FITTING), cut, few, split),
+        Setting("images, no privacy, proxy of one epoch, not calibrated", NonPrivate(FITTING), cut, few, split),
+        Setting("images, no privacy, proxy of one epoch", NonPrivate(FITTING), corrected, few, split),
         Setting("images, LP-1ST, ε = 1, small CNN, 40 epochs", LP1ST(1.0, SMALL), proxy, few, split),
         Setting("images, LP-1ST, ε = 1, perceptron that fits", LP1ST(1.0, FITTING), proxy, few, split),
         Setting("images, LP-1ST, ε = 1, perceptron, all rows", LP1ST(1.0, FITTING), proxy, many, split),
@@ -187,7 +193,6 @@ def _images(options: Options) -> list[Setting]:
         Setting("redrawn labels, LP-1ST, ε = 1", LP1ST(1.0, FITTING), true_posterior, redrawn, halves),
         Setting("redrawn labels, 30 %, LP-1ST, ε = 1", LP1ST(1.0, FITTING), true_posterior, often, halves),
         Setting("written digits, PATE-FM, ε = ∞", PATE_FM, proxy, digits, halves),
-        Setting("written digits, PATE-FM, ε = ∞, proxy of one epoch", PATE_FM, cut, digits, halves),
         Setting("redrawn labels, written digits, PATE-FM, ε = ∞", PATE_FM, true_posterior, redrawn_digits, halves),
     ]
 
@@ -198,28 +203,30 @@ def _clicks(options: Options) -> list[Setting]:
     whole = replace(cut, validation=0.0, test=0.28)
     many = Joined(CriteoSynthetic(CLICKS, day=0), CriteoSynthetic(CLICKS, day=1))
     days = Partition(reference=0.5, validation=0.02, target=0.24, test=0.24, order="given")
-    proxy = ModelProxy(PROXY)
+    proxy = CalibratedModel(PROXY)
     pate: Mapping[int, PATE] = {
         queries: PATE(math.inf, teachers=SMALL_TEACHERS, queries=queries, accounting="moments", model=MODEL)
         for queries in (200, 3_000)
     }
     return [
         Setting("clicks, no privacy", NonPrivate(MODEL), proxy, data, cut),
-        Setting("clicks, no privacy, the learner's settings for the proxy", NonPrivate(MODEL), MODEL_PROXY, data, cut),
+        Setting("clicks, no privacy, deep proxy, not calibrated", NonPrivate(MODEL), MODEL_PROXY, data, cut),
+        Setting("clicks, no privacy, deep proxy", NonPrivate(MODEL), CORRECTED, data, cut),
         Setting("clicks, no privacy, all 100 trees", NonPrivate(MODEL), proxy, data, whole),
         Setting("clicks, LP-1ST, ε = 1", LP1ST(1.0, MODEL), proxy, data, cut),
-        Setting(
-            "clicks, LP-1ST, ε = 1, the learner's settings for the proxy", LP1ST(1.0, MODEL), MODEL_PROXY, data, cut
-        ),
+        Setting("clicks, LP-1ST, ε = 1, deep proxy, not calibrated", LP1ST(1.0, MODEL), MODEL_PROXY, data, cut),
+        Setting("clicks, LP-1ST, ε = 1, deep proxy", LP1ST(1.0, MODEL), CORRECTED, data, cut),
         Setting("clicks, LP-1ST, ε = 1, all 100 trees", LP1ST(1.0, MODEL), proxy, data, whole),
+        Setting("clicks, LP-1ST, ε = 0.1, deep proxy, not calibrated", LP1ST(0.1, MODEL), MODEL_PROXY, data, cut),
+        Setting("clicks, LP-1ST, ε = 0.1, deep proxy", LP1ST(0.1, MODEL), CORRECTED, data, cut),
         *(Setting(f"clicks, PATE, ε = ∞, {queries:,} queries", pate[queries], proxy, data, cut) for queries in pate),
         Setting("generated clicks, 100,000 rows a day, no privacy", NonPrivate(MODEL), proxy, many, days),
         Setting("generated clicks, 100,000 rows a day, LP-1ST, ε = 1", LP1ST(1.0, MODEL), proxy, many, days),
     ]
 
 
-def _run_setting(setting: Setting, options: Options) -> AuditResult:
-    """Train and audit a setting, and return the result with the valid bound."""
+def _run_setting(setting: Setting, options: Options) -> tuple[AuditResult, AuditResult]:
+    """Train and audit a setting, and return its result and that of a constant predictor with the same proxy."""
     audit = Audit(
         mechanism=setting.mechanism,
         data=setting.data,
@@ -232,20 +239,22 @@ def _run_setting(setting: Setting, options: Options) -> AuditResult:
     )
     run = replace(options.run, keep_scores=False, figures=False)
     folder: Path = options.output / "runs" / "".join(letter if letter.isalnum() else "-" for letter in setting.name)
-    plan = make_plan(AuditSpec((audit,), setting.name, options.seed, run=run))
-    (result,) = run_plan(plan, folder, options.listeners).results
-    return result
+    constant = replace(audit, mechanism=NonPrivate(Constant()), name="constant predictor")
+    plan = make_plan(AuditSpec((audit, constant), setting.name, options.seed, run=run))
+    first, second = run_plan(plan, folder, options.listeners).results
+    return first, second
 
 
-def _numbers(valid: AuditResult) -> dict[str, float]:
-    control = valid.control
+def _numbers(result: AuditResult, constant: AuditResult) -> dict[str, float]:
+    control = result.control
     assert control is not None
     return {
-        "as published": float(uncorrected(PUBLISHED, valid.guess_counts).mean),
-        "best fraction": float(uncorrected(BEST_FRACTION, valid.guess_counts).mean),
-        "valid bound": valid.epsilon,
+        "as published": float(uncorrected(PUBLISHED, result.guess_counts).mean),
+        "best fraction": float(uncorrected(BEST_FRACTION, result.guess_counts).mean),
+        "if the proxy is right": result.epsilon,
         "rows never seen": control.epsilon,
         "beyond those": math.nan if control.beyond is None else control.beyond.lower,
+        "constant predictor": float(uncorrected(PUBLISHED, constant.guess_counts).mean),
     }
 
 

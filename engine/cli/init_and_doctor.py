@@ -71,7 +71,7 @@ split: {{target: 0.5, reference: 0.4, test: 0.1}}   # trained on; known to the a
 # The game. `label-canaries` plants random labels, so its bound assumes nothing about the data. `label-inference` keeps
 # the data unchanged, and its bound relies on the proxy. See docs/choose-a-game.md.
 game: {{name: label-canaries, replays: 20}}
-proxy: {{name: model, model: logistic-regression}}
+proxy: {{name: calibrated, model: logistic-regression}}
 
 run: {{runner: auto}}   # in this process, or on Ray if that is faster; `address: ...` names a cluster
 

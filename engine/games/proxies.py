@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
 
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, writable_features
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.tables import CatBoost, LogisticRegression
+from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.mechanisms.protocols import Learner, Trainer
 from dpaudit.registry import register
 
@@ -75,60 +77,103 @@ class TruePosterior(KnownLaw):
         return lambda examples: data.posterior(examples.features)
 
 
-@register("proxy", "calibrated", source="Busa-Fekete et al. (2024), section 4; Zadrozny and Elkan (2002)")
+@register("proxy", "calibrated", source="Platt (1999); Guo et al. (2017), arXiv:1706.04599; arXiv:1901.06852")
 @dataclass(frozen=True)
 class CalibratedModel:
-    """A model trained without privacy and calibrated by isotonic regression, for two classes.
+    """A model M' trained without privacy, with log-probabilities corrected on reference rows that it never saw.
 
-    The regression is fitted on out-of-fold predictions. Probabilities are clipped to [1/(n + 2), 1 - 1/(n + 2)] for n
-    examples, because no number of examples proves a label certain.
+    The probability of class y becomes proportional to exp(slope log M'(x)[y] + shift_y). One slope and a shift of each
+    class are fitted by maximum likelihood on held-out rows, so an overconfident model is corrected: its draws of labels
+    would otherwise differ from true labels, and the difference would look like a leak. Probabilities are at least
+    1 / (n + K) for n held-out rows and K classes, because no number of rows proves a label certain.
 
     Attributes:
-        model: Training method of the model.
-        folds: Number of cross-fitting folds for the calibration, >= 2.
+        model: Training method of M'.
+        held_out: Share of the reference part, in (0, 1), on which slope and shifts are fitted.
     """
 
-    model: Trainer = field(default=CatBoost(learning_rate=0.1, depth=6), metadata={"kind": "model"})
-    folds: int = 5
+    model: Trainer = field(default=LogisticRegression(), metadata={"kind": "model"})
+    held_out: float = 0.2
 
     def __post_init__(self) -> None:
-        require(self.folds >= 2, "folds must be >= 2", folds=self.folds)
+        require(0 < self.held_out < 1, "held_out must be in (0, 1)", held_out=self.held_out)
 
     def predictor(
         self, *, reference: Examples | None, data: Any, seed: np.random.SeedSequence, compute: Compute
     ) -> Predictor:
-        """Train the model on all examples and the calibration on out-of-fold predictions; return the predictor.
+        """Train M' on one part of the examples, fit the correction on the other, and return the predictor.
 
-        Raises: SpecError for fewer examples than folds, or more than two classes.
+        Raises: SpecError if either part would be empty.
         """
-        if reference is None or len(reference) < self.folds:
+        rows = 0 if reference is None else len(reference)
+        held_out = round(self.held_out * rows)
+        if reference is None or not 0 < held_out < rows:
             raise SpecError(
-                f"a calibrated model needs at least {self.folds} examples. Give `split.reference` a larger share"
+                f"a calibrated model needs reference rows to train on and others to hold out, got {rows} of both. Give "
+                "`split.reference` a larger share, or use `proxy: model`, which is not calibrated"
             )
-        if reference.classes != 2:
-            raise SpecError(f"a calibrated model needs two classes, got {reference.classes}. Use `proxy: model`")
-        from sklearn.isotonic import IsotonicRegression
+        training_seed, order_seed = spawned(seed, 2)
+        order = np.random.default_rng(order_seed).permutation(rows)
+        unseen = reference.take(order[:held_out])
+        model = self.model.fit(reference.take(order[held_out:]), seed=training_seed, compute=compute)
 
-        whole, *parts, shuffled = spawned(seed, self.folds + 2)
-        fold = np.random.default_rng(shuffled).permutation(len(reference)) % self.folds
-        unseen = np.empty(len(reference))
-        for part, part_seed in enumerate(parts):
-            model = self.model.fit(reference.take(fold != part), seed=part_seed, compute=compute)
-            unseen[fold == part] = _positive(model, reference.take(fold == part))
-        edge = 1 / (len(reference) + 2)
-        calibration = IsotonicRegression(y_min=edge, y_max=1 - edge, out_of_bounds="clip")
-        calibration.fit(unseen, reference.labels)
-        model = self.model.fit(reference, seed=whole, compute=compute)
+        def raw(examples: Examples) -> NDArray[np.float64]:
+            return np.asarray(model.probabilities(writable_features(examples.features)), np.float64)
 
-        def predict(examples: Examples) -> NDArray[np.float64]:
-            positive = np.asarray(calibration.predict(_positive(model, examples)), np.float64)
-            return np.stack([1 - positive, positive], axis=1)
-
-        return predict
+        correction = Calibration.fitted(raw(unseen), unseen.labels)
+        return lambda examples: correction.apply(raw(examples))
 
 
-def _positive(model: Any, examples: Examples) -> NDArray[np.float64]:
-    return np.asarray(model.probabilities(writable_features(examples.features))[:, 1])
+SMALLEST_PROBABILITY = 1e-9
+"""Probabilities of a model are clipped here before a logarithm is taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Correction of class probabilities: proportional to exp(slope log p_y + shift_y), at least `least`.
+
+    Source: Platt (1999) for two classes; with one slope for all classes bias-corrected temperature scaling, Alexandari,
+    Kundaje and Shrikumar (2020), arXiv:1901.06852.
+    """
+
+    slope: float
+    shifts: NDArray[np.float64]  # shape (classes,), the first is 0
+    least: float = 0.0
+
+    @classmethod
+    def fitted(cls, probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Calibration:
+        """Return the correction of largest likelihood.
+
+        One more row counts equally for every class, so that slope and shifts are finite for separable rows and for
+        classes without rows.
+
+        Args:
+            probabilities: Predictions for rows that the model never saw, shape (n, classes).
+            labels: Their labels, shape (n,).
+        """
+        rows, classes = probabilities.shape
+        logs = _logs(probabilities)
+        targets = (np.eye(classes)[labels] + 1 / (rows * classes)) / (1 + 1 / rows)
+
+        def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            logits = parameters[0] * logs + np.concatenate([[0.0], parameters[1:]])
+            log_p = log_softmax(logits, axis=1)
+            error = np.exp(log_p) - targets
+            gradient = np.concatenate([[np.sum(error * logs)], error[:, 1:].sum(axis=0)])
+            return -float(np.sum(targets * log_p)) / rows, gradient / rows
+
+        start = np.concatenate([[1.0], np.zeros(classes - 1)])
+        fit = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] + [(None, None)] * (classes - 1))
+        return cls(float(fit.x[0]), np.concatenate([[0.0], fit.x[1:]]), 1 / (rows + classes))
+
+    def apply(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return corrected probabilities, shape (n, classes)."""
+        clipped = np.maximum(softmax(self.slope * _logs(probabilities) + self.shifts, axis=1), self.least)
+        return np.asarray(clipped / clipped.sum(axis=1, keepdims=True))
+
+
+def _logs(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
 
 
 @register("proxy", "checkpoint", source="arXiv:2511.14084, section 5, incremental setting")

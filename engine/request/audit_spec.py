@@ -60,7 +60,8 @@ class Audit:
             or `dpaudit.table(frame, label=...)`.
         game: Experiment that is run. Default: "label-inference"; for a classifier of `from_sklearn`, `from_torch` or
             `from_callable` without a claim "membership", which measures how much the model leaks.
-        proxy: Source of the adversary's reference predictions, used by some games. Default: a logistic regression.
+        proxy: Source of the adversary's reference predictions, used by some games. Default: a
+            logistic regression, calibrated on held-out rows of the reference part.
         attack: The adversary. Default: the usual attack of the game.
         estimator: Turns scores into a bound. Its `delta` and `confidence` default to those of the claim and the spec.
             Default: the usual estimator of the game.
@@ -79,7 +80,7 @@ class Audit:
     mechanism: Any = field(metadata={"kind": "mechanism"})
     data: Any = field(metadata={"kind": "data"})
     game: Any = field(default=None, metadata={"kind": "game"})
-    proxy: Any = field(default="model", metadata={"kind": "proxy"})
+    proxy: Any = field(default="calibrated", metadata={"kind": "proxy"})
     attack: Any = field(default=None, metadata={"kind": "attack"})
     estimator: Any = field(default=None, metadata={"kind": "estimator"})
     split: Partition = Partition()

@@ -35,6 +35,8 @@ def test_label_inference_score(t: float) -> None:
         (float(TARGET[i, y]) - float(REFERENCE[i, y])) * (1 - float(REFERENCE[i, y])) ** t for i, y in enumerate(LABELS)
     ]
     np.testing.assert_allclose(LabelInferenceScore(t).score(VIEW), expected, rtol=1e-6)
+    ratio = np.log(VIEW.of_labels(VIEW.target)) - np.log(VIEW.of_labels(VIEW.reference))
+    np.testing.assert_allclose(LabelInferenceScore(t, score_by="log-ratio").score(VIEW), ratio, rtol=1e-6)
 
 
 def test_calibrated_loss_is_reference_loss_minus_target_loss() -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
 
-from dpaudit import Examples, load_spec
+from dpaudit import Audit, AuditSpec, Examples, RunOptions, audit, load_spec
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.proxies import Checkpoint, ModelProxy, TruePosterior
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.games.proxies import CalibratedModel, Calibration, Checkpoint, ModelProxy, TruePosterior
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -72,7 +78,98 @@ def test_a_private_learner_makes_a_private_checkpoint() -> None:
     assert 400 <= int((recalled.argmax(axis=1) == rows.labels).sum()) <= 600
 
 
-@pytest.mark.parametrize("proxy", [ModelProxy(), Checkpoint()])
+@dataclass(frozen=True)
+class Overconfident:
+    """Training method whose model knows the true law of generated data, with log-probabilities times `power`."""
+
+    data: GaussianMixture
+    power: float = 1.0
+
+    def fit(self, train: Examples, **_: Any) -> Overconfident:
+        return self
+
+    def probabilities(self, features: Any) -> NDArray[np.float64]:
+        powers = self.data.posterior(features) ** self.power
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_constant_predictor_shows_nothing_with_a_calibrated_reference(classes: int, tmp_path: Path) -> None:
+    """A model that answers the same for all rows leaks nothing; all that an audit of it shows is the proxy's error."""
+    data = GaussianMixture(classes=classes, rows=6000)
+    constant = Overconfident(data, power=0.0)
+    observed = {}
+    for proxy in (ModelProxy(Overconfident(data, 4.0)), CalibratedModel(Overconfident(data, 4.0))):
+        entry = Audit(
+            NonPrivate(constant),
+            data=data,
+            game=LabelInference(replays=20),
+            proxy=proxy,
+            estimator="one-run",
+            split=Partition(target=0.4, reference=0.3, test=0.3),
+        )
+        (result,) = audit(AuditSpec((entry,), seed=1, run=RunOptions(runner="in-process")), output=tmp_path).results
+        assert result.control is not None
+        observed[type(proxy)] = result.epsilon, result.control.epsilon
+    assert min(observed[ModelProxy]) > 0.5
+    assert max(observed[CalibratedModel]) < 0.05
+
+
+def test_the_correction_is_that_of_slow_code() -> None:
+    """The minimum of the smoothed loss, one row and one class at a time, by a search without derivatives."""
+    rng = np.random.default_rng(3)
+    law = rng.dirichlet([1.0, 1.0, 1.0], 60)
+    labels = np.array([rng.choice(3, p=row) for row in law])
+    raw = law**3 / (law**3).sum(axis=1, keepdims=True)
+
+    def loss(parameters: NDArray[np.float64]) -> float:
+        slope, shifts, total = parameters[0], (0.0, parameters[1], parameters[2]), 0.0
+        for row, label in zip(raw, labels, strict=True):
+            logits = [slope * math.log(max(p, 1e-9)) + shift for p, shift in zip(row, shifts, strict=True)]
+            norm = math.log(sum(math.exp(value) for value in logits))
+            smoothing = sum(norm - value for value in logits) / 3 / 60
+            total += norm - logits[label] + smoothing
+        return total
+
+    slow = minimize(loss, [1.0, 0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10}).x
+    fast = Calibration.fitted(raw, labels)
+    assert [fast.slope, *fast.shifts[1:]] == pytest.approx(slow, abs=1e-3)
+    assert fast.slope == pytest.approx(1 / 3, abs=0.15)
+    assert fast.apply(raw).sum(axis=1) == pytest.approx(1.0)
+    assert fast.apply(np.eye(3)).min() == pytest.approx(1 / 63, rel=0.1)
+
+
+def test_separable_rows_and_classes_without_rows_have_a_finite_correction() -> None:
+    separable = Calibration.fitted(np.array([[0.9, 0.1], [0.2, 0.8]] * 5), np.array([0, 1] * 5))
+    absent = Calibration.fitted(np.full((8, 3), 1 / 3), np.zeros(8, np.int64))
+    for correction in (separable, absent):
+        assert np.isfinite([correction.slope, *correction.shifts]).all()
+    assert absent.apply(np.full((1, 3), 1 / 3))[0] == pytest.approx([9 / 11, 1 / 11, 1 / 11], abs=0.05)
+
+
+def test_the_calibrated_model_is_the_default_and_the_correction_sees_no_row_of_the_training() -> None:
+    rows = {"data": "iris", "mechanism": {"name": "lp-1st", "epsilon": 1.0}}
+    (entry,) = load_spec(rows).audits
+    assert entry.proxy == CalibratedModel()
+    (named,) = load_spec({**rows, "proxy": "model"}).audits
+    assert named.proxy == ModelProxy()
+    # Labels are random, so a regression that fits them is worth nothing for other rows, and those correct it.
+    rng = np.random.default_rng(0)
+    noise = Examples(rng.standard_normal((200, 100)).astype(np.float32), rng.integers(0, 2, 200), 2)
+    fits = LogisticRegression(inverse_penalty=1e4)
+    raw, corrected = (predictions(proxy(fits), noise, noise) for proxy in (ModelProxy, CalibratedModel))
+    assert np.abs(raw - 0.5).mean() > 0.4
+    assert np.abs(corrected - 0.5).mean() < 0.2
+
+
+def test_a_calibrated_model_refuses_what_it_cannot_use() -> None:
+    with pytest.raises(SpecError, match=r"got 2 of both\. Give `split\.reference` a larger share"):
+        predictions(CalibratedModel(held_out=0.1), in_time(), in_time(2))
+    with pytest.raises(InputError, match=r"held_out must be in \(0, 1\), got 1"):
+        CalibratedModel(held_out=1.0)
+
+
+@pytest.mark.parametrize("proxy", [ModelProxy(), CalibratedModel(), Checkpoint()])
 def test_trained_proxies_need_the_reference_part(proxy: Any) -> None:
     with pytest.raises(SpecError, match=r"split\.reference"):
         predictions(proxy, in_time())

@@ -17,7 +17,6 @@ from dpaudit.engine.games.label_advantage import (
     members_by_size,
     padded,
 )
-from dpaudit.engine.games.proxies import CalibratedModel
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit
@@ -98,21 +97,6 @@ def test_priors_are_cross_fitted() -> None:
     assert ((recalled > 0.5) == target.labels).all()
     # Binomial(60, 1/2) exceeds 49 with probability < 1e-6.
     assert ((prior > 0.5) == target.labels[rows]).sum() <= 49
-
-
-def test_calibrated_model_avoids_certainty_and_is_calibrated() -> None:
-    rng = np.random.default_rng(1)
-    features = rng.uniform(0, 1, (3000, 1)).astype(np.float32)
-    labels = (rng.random(3000) < features[:, 0] ** 2).astype(np.int64)
-    reference = Examples(features, labels, 2)
-    proxy = CalibratedModel(LogisticRegression(), folds=3)
-    predict = proxy.predictor(reference=reference, data=None, seed=np.random.SeedSequence(2), compute=Compute())
-    calibrated = predict(Examples(np.array([[0.0], [0.3], [0.7], [1.0]], np.float32), np.zeros(4, np.int64), 2))[:, 1]
-    assert calibrated[0] >= 1 / 3002
-    assert calibrated == pytest.approx([0.0, 0.09, 0.49, 1.0], abs=0.12)
-    three = Examples(features, labels, 3)
-    with pytest.raises(SpecError, match="a calibrated model needs two classes, got 3"):
-        proxy.predictor(reference=three, data=None, seed=np.random.SeedSequence(2), compute=Compute())
 
 
 def test_bags_of_several_sizes_are_padded() -> None:

@@ -109,7 +109,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_inference, "_data_sets", some)
     monkeypatch.setattr(label_inference, "ROWS", {"small": 400})
     monkeypatch.setattr(label_inference, "CLICKS", 400)
-    monkeypatch.setattr(label_inference, "ESTIMATED", CalibratedModel(LogisticRegression(), folds=2))
+    monkeypatch.setattr(label_inference, "ESTIMATED", CalibratedModel(LogisticRegression()))
 
 
 def test_beliefs_are_drawn_of_every_mechanism_of_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import DataError, InputError, SpecError, UnknownNameError
 from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.replays import MeanAndDeviation
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.models.tables import CatBoost
@@ -51,7 +52,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         "BOUNDS": column(criteo_tables.BOUNDS, 4),
         "LOG_LOSS": column(criteo_tables.LOG_LOSS, 4),
         "SMALL_ROWS": 3000,
-        "GENERATED_SEEDS": 2,
+        "SEEDS": 2,
         "SMALL_TEACHERS": 2,
         "SMALL_CLUSTERS": 1,
         "MODEL": CatBoost(iterations=2, depth=3),
@@ -101,7 +102,7 @@ def test_tables_2_and_5_come_from_the_same_trainings(tmp_path: Path) -> None:
     cells = {row["learner"]: row for row in rows_of(bounds)}
     assert list(cells) == list(criteo_tables.BOUNDS)
     assert cells["LP-1ST"]["paper"] == "0.34"
-    assert all(float(row["valid_bound"]) >= 0 and row["failed"] == "" for row in cells.values())
+    assert all(float(row["bound"]) >= 0 and row["failed"] == "" for row in cells.values())
     assert cells["LP-1ST (domain prior)"]["constant_model"] == "true"
     assert "| LP-1ST (domain prior) | paper | – |\n|  | ours, as published | – |" in bounds.text
     assert "k* = 1" in bounds.text
@@ -132,7 +133,8 @@ def test_each_cell_is_one_training_with_its_claim(tmp_path: Path) -> None:
     study = replace(criteo_tables.study(options), data=CriteoSynthetic(2000))
     first, second = (make_plan(label_tables.requested_audits(study, seed, options)).audits for seed in (0, 1))
     claims = [epsilon for _ in study.learners for epsilon in study.epsilons]
-    assert [audit.effective_claim.epsilon for audit in first] == pytest.approx(claims)
+    assert [audit.effective_claim.epsilon for audit in first] == pytest.approx([*claims, math.inf])
+    assert first[-1].audit.name == "constant predictor"
     assert not {audit.game.trainings for audit in first} & {audit.game.trainings for audit in second}
 
 
@@ -155,7 +157,7 @@ def trained(seed: int, bound: float, *, constant: bool = False) -> label_tables.
     result: Any = SimpleNamespace(
         epsilon=bound, control=control, guess_counts=(), verdict=Verdict.NO_VIOLATION, metrics={}, failures=()
     )
-    return label_tables._cell("LP-1ST", 2.0, seed, result, constant=constant)
+    return label_tables._cell("LP-1ST", 2.0, seed, result, MeanAndDeviation(0.031, 0.06), constant=constant)
 
 
 def test_a_cell_says_what_rows_never_seen_show_and_what_is_beyond_them() -> None:
@@ -163,15 +165,16 @@ def test_a_cell_says_what_rows_never_seen_show_and_what_is_beyond_them() -> None
     kinds = {kind.label: kind for kind in label_tables.KINDS_OF_BOUND}
     assert (cell.never_seen, cell.beyond) == (0.75, 0.25)
     assert [kinds[label].entry([cell]) for label in ("rows never seen", "beyond those")] == ["0.75", "0.25"]
+    assert kinds["constant predictor"].entry([cell]) == "0.03 ± 0.06"
     assert kinds["beyond those"].entry([replace(cell, constant=True)]) == label_tables.NONE
 
 
 def test_several_trainings_have_a_median_and_a_range() -> None:
-    valid = next(kind for kind in label_tables.KINDS_OF_BOUND if kind.label == label_tables.VALID)
+    bound = next(kind for kind in label_tables.KINDS_OF_BOUND if kind.label == label_tables.CONDITIONAL)
     cells = [trained(seed, bound) for seed, bound in enumerate((0.339, 0.9, 0.5))]
-    assert valid.entry(cells) == "0.50 (0.33, 0.90)"
-    assert valid.entry([*cells, trained(3, 0.0, constant=True)]) == "0.50 (0.33, 0.90)", "a constant model is left out"
-    assert valid.entry([replace(cells[0], violation=True), *cells[1:]]).endswith("!")
+    assert bound.entry(cells) == "0.50 (0.33, 0.90)"
+    assert bound.entry([*cells, trained(3, 0.0, constant=True)]) == "0.50 (0.33, 0.90)", "a constant model is left out"
+    assert bound.entry([replace(cells[0], violation=True), *cells[1:]]).endswith("!")
     results = label_tables.StudyResults(
         SimpleNamespace(epsilons=(2.0,), seeds=3),  # type: ignore[arg-type]
         tuple(cells),
@@ -212,7 +215,7 @@ def test_the_paper_scale_needs_data_and_states_its_cost(tmp_path: Path) -> None:
     assert days.canaries == 200_000
     assert days.split.target * 2_000_000 == 800_000
     small = criteo_tables.study(Options(tmp_path, data=tmp_path))
-    assert (small.data.first.rows, small.data.second.rows, small.seeds) == (4_000, 6_000, 5)
+    assert (small.data.first.rows, small.data.second.rows, small.seeds) == (4_000, 6_000, 3)
 
 
 def test_a_log_is_found_in_the_folder_of_all_sets(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +46,22 @@ class WeightedByProxy:
 @register("attack", "label-inference", source="arXiv:2511.14084, section 6.2")
 @dataclass(frozen=True)
 class LabelInferenceScore(WeightedByProxy):
-    """Score s = s1 * s2^t: excess probability of the shown label over the proxy, weighted by the proxy's doubt."""
+    """Score s = s1 * s2^t: excess probability of the shown label over the proxy, weighted by the proxy's doubt.
+
+    Attributes:
+        score_by: "difference" for s; "log-ratio" for log M(x)[y] - log M'(x)[y] without weight, as the third version of
+            the paper's code does.
+    """
+
+    score_by: Literal["difference", "log-ratio"] = "difference"
 
     def score(self, view: CanaryView) -> Floats:
-        """Return s with s1 = M(x)[y] - M'(x)[y] and s2 = 1 - M'(x)[y], shape (m,), in [-1, 1]; > 0 = training label."""
+        """Return scores of shape (m,); > 0 = training label.
+
+        By difference s1 = M(x)[y] - M'(x)[y] and s2 = 1 - M'(x)[y], in [-1, 1]; the log-ratio is in nats.
+        """
+        if self.score_by == "log-ratio":
+            return CalibratedLoss().score(view)
         ours = view.of_labels(view.reference)
         return np.asarray((view.of_labels(view.target) - ours) * (1.0 - ours) ** self.t)
 
