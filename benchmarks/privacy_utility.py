@@ -3,7 +3,7 @@
     python -m benchmarks.privacy_utility [--folder FOLDER] [--learners NAMES] [--write]
 
 Each learner trains the same perceptron at four claims; `dpaudit sweep` chooses the game by its power. A finished run in
-FOLDER is reused.
+FOLDER is reused. Numbers of learners that are not named are those of the data file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from benchmarks.campaign import measurement, rows_about
 from dpaudit.engine.sweep.request import read_request
 from dpaudit.engine.sweep.running import sweep
 from dpaudit.estimators.bound import format_lower, format_upper
-from tools.rows import DATA, Row
+from tools.rows import DATA, Row, read_rows
 
 MODEL = {"name": "mlp", "hidden": [64], "epochs": 20}
 LEARNERS: dict[str, dict[str, Any]] = {
@@ -34,6 +34,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 }
 DATA_SETS: dict[str, Any] = {"digits": {"name": "digits", "flat": True}, "breast-cancer": "breast-cancer"}
 CLAIMS = [1, 2, 4, 8]
+FILE = "privacy-utility.csv"
 
 
 def spec(learner: str, data: str) -> dict[str, Any]:
@@ -51,49 +52,60 @@ def spec(learner: str, data: str) -> dict[str, Any]:
 
 
 def measured(_: int, folder: str, learners: str) -> Iterator[Row]:
-    """Yield the numbers of each configuration, and draw them."""
-    rows_of: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    """Yield the numbers of all configurations and draw them; those of learners not named are in the data file."""
+    rows, earlier = list[Row](), read_rows(DATA / FILE) if learners else []
     with tempfile.TemporaryDirectory() as temporary:
-        for learner, data in itertools.product(learners.split(",") if learners else LEARNERS, DATA_SETS):
-            place = Path(folder or temporary) / f"{learner}-{data}"
-            if not (place / "sweep.json").exists():
-                sweep(spec(learner, data), output=place, quiet=True)
-            game = str(read_request(place / "sweep.yaml").base.game)
-            rows = json.loads((place / "sweep.json").read_text())["rows"]
-            audits = json.loads((place / "bounds.json").read_text())["results"]
-            rows_of[learner, data] = rows
-            for row, audit in zip(rows, audits, strict=True):
-                family = audit.get("under_family") if learner == "dp-sgd" else None
-                values = {
-                    "test accuracy": (f"{row['test_accuracy']:.3f}", f"± {row['test_accuracy_error']:.3f}"),
-                    "majority": f"{row['majority_accuracy']:.3f}",
-                    "measured ε at least": format_lower(row["audited_epsilon"], 2),
-                    "under its family": format_lower(family["epsilon"], 2) if family else "",
-                    "detectable ε": format_upper(row["ceiling_epsilon"], 2),
-                    "verdict": row["verdict"],
-                    "game": game,
-                }
-                claimed = f"{row['claimed_epsilon']:g}"
-                yield from rows_about({"learner": learner, "data": data, "claimed ε": claimed}, values)
-    draw(rows_of, DATA.parent / "guides" / "privacy-utility.png")
+        for learner, data in itertools.product(LEARNERS, DATA_SETS):
+            if learners and learner not in learners.split(","):
+                of = {"learner": learner, "data": data}
+                rows += [row for row in earlier if of.items() <= row.settings().items()]
+            else:
+                rows += rows_of_sweep(learner, data, Path(folder or temporary) / f"{learner}-{data}")
+    yield from rows
+    draw(rows, DATA.parent / "guides" / "privacy-utility.png")
 
 
-def draw(rows_of: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], path: Path) -> None:
+def rows_of_sweep(learner: str, data: str, place: Path) -> Iterator[Row]:
+    """Yield the numbers of each configuration of one sweep, which is run unless its folder exists."""
+    if not (place / "sweep.json").exists():
+        sweep(spec(learner, data), output=place, quiet=True)
+    game = str(read_request(place / "sweep.yaml").base.game)
+    rows = json.loads((place / "sweep.json").read_text())["rows"]
+    audits = json.loads((place / "bounds.json").read_text())["results"]
+    for row, audit in zip(rows, audits, strict=True):
+        family = audit.get("under_family") if learner != "lp-1st" else None
+        values = {
+            "test accuracy": (f"{row['test_accuracy']:.3f}", f"± {row['test_accuracy_error']:.3f}"),
+            "majority": f"{row['majority_accuracy']:.3f}",
+            "measured ε at least": format_lower(row["audited_epsilon"], 2),
+            "under its family": format_lower(family["epsilon"], 2) if family else "",
+            "detectable ε": format_upper(row["ceiling_epsilon"], 2),
+            "verdict": row["verdict"],
+            "game": game,
+        }
+        claimed = f"{row['claimed_epsilon']:g}"
+        yield from rows_about({"learner": learner, "data": data, "claimed ε": claimed}, values)
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw accuracy against epsilon: a dot at each claim, and a bar from it to the measured bound if one was shown."""
     from matplotlib.figure import Figure
 
+    numbers = {(*row.settings().values(), row.what): row for row in rows}
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     every_axes = figure.subplots(1, len(DATA_SETS), sharey=True)
     for axes, data in zip(every_axes, DATA_SETS, strict=True):
-        for number, learner in enumerate(dict.fromkeys(learner for learner, _ in rows_of)):
-            rows, colour = rows_of[learner, data], f"C{number}"
-            claimed, accuracy = [row["claimed_epsilon"] for row in rows], [row["test_accuracy"] for row in rows]
-            error = [row["test_accuracy_error"] for row in rows]
-            axes.errorbar(claimed, accuracy, yerr=error, marker="o", color=colour, label=f"{learner}, claim")
-            axes.hlines(
-                accuracy, [row["audited_epsilon"] for row in rows], claimed, color=colour, alpha=0.35, linewidth=5
-            )
-        majority = next(rows for (_, of), rows in rows_of.items() if of == data)[0]["majority_accuracy"]
+        for number, learner in enumerate(LEARNERS):
+
+            def column(what: str, learner: str = learner, data: str = data) -> list[Row]:
+                return [numbers[learner, data, str(claim), what] for claim in CLAIMS]
+
+            colour, accuracy = f"C{number}", [float(row.value) for row in column("test accuracy")]
+            error = [float(row.interval.removeprefix("± ")) for row in column("test accuracy")]
+            axes.errorbar(CLAIMS, accuracy, yerr=error, marker="o", color=colour, label=f"{learner}, claim")
+            bounds = [float(row.value) for row in column("measured ε at least")]
+            axes.hlines(accuracy, bounds, CLAIMS, color=colour, alpha=0.35, linewidth=5)
+            majority = float(column("majority")[0].value)
         axes.axhline(majority, color="gray", linestyle="--", linewidth=1, label="always the most frequent label")
         axes.set(title=data, xlabel="ε of one record in nats", xlim=(0, 1.05 * max(CLAIMS)))
     every_axes[0].set_ylabel("test accuracy")
@@ -102,4 +114,8 @@ def draw(rows_of: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], path: P
 
 
 if __name__ == "__main__":
-    measurement(measured, folder="folder of runs; a finished one is reused", learners="names of learners, by comma")
+    measurement(
+        measured,
+        folder="folder of runs; a finished one is reused",
+        learners="names of learners, by comma; numbers of others are kept",
+    )

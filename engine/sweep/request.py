@@ -47,8 +47,10 @@ CRAFTED = "label-crafted"
 model of ordinary rows remembers few of them. It trains hundreds of times on few rows, which takes seconds except for
 large networks and for many teachers.
 """
-WHOLE_TRAININGS = "dp-sgd-training"
-"""Game of DP-SGD whose data records with worst-case gradients join: the strongest for a claim of whole trainings."""
+WHOLE_RELEASES = ("teacher-votes", "dp-sgd-training")
+"""Games of PATE, which sees all noisy votes, and of DP-SGD, whose data records with worst-case gradients join: the
+strongest for claims of whole trainings.
+"""
 ONE_TRAINING = ("label-canaries", "label-inference", "membership", "observational-membership")
 """Games with one training."""
 _SEAL = "# SHA-256 of all lines above: "
@@ -211,12 +213,12 @@ def _request(audits: list[Audit], options: Mapping[str, Any], sweep: Any, grid: 
 def _most_powerful_game(audit: Audit, seed: int) -> str:
     """Return the game with the most power for this mechanism, claim and data.
 
-    `label-crafted` comes first if it fits and each training is quick, and `dp-sgd-training` if it fits. Then come games
-    with one training, by the smallest reduction of the noise that they detect. Those with another relation than the
-    claim's, and those that assume a proxy, come last. Returns the default game of an audit if no game can be planned:
-    planning it reports the error.
+    `label-crafted` comes first if it fits and each training is quick, then `teacher-votes` and `dp-sgd-training` if
+    they fit. Then come games with one training, by the smallest reduction of the noise that they detect. Those with
+    another relation than the claim's, and those that assume a proxy, come last. Returns the default game of an audit if
+    no game can be planned: planning it reports the error.
     """
-    for strongest in (*([CRAFTED] if _is_quick(audit) else []), WHOLE_TRAININGS):
+    for strongest in (*([CRAFTED] if _is_quick(audit) else []), *WHOLE_RELEASES):
         if _rank(audit, strongest, seed) is not None:
             return strongest
     ranks = {name: rank for name in ONE_TRAINING if (rank := _rank(audit, name, seed)) is not None}

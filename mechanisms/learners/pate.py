@@ -170,13 +170,17 @@ class PATE(TaughtLearner):
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """Release one label for each row of votes (queries, K). Nothing else depends on the votes."""
-        noisy = votes + rng.laplace(scale=self.affordable_noise(), size=votes.shape)
+        noisy = self.noisy_counts(votes, rng)
         if self.answer == "argmax":
             return np.asarray(noisy.argmax(axis=1), np.int64)
         weights = np.maximum(noisy, 0)
         # The published code falls back to the true class shares, which is not private; this draws any class.
         weights[weights.sum(axis=1) == 0] = 1
         return sample_classes(weights, rng)
+
+    def noisy_counts(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float64]:
+        """Return the votes (queries, K) with noise, whose cost is the claim; `answers` draws labels from it alone."""
+        return votes + rng.laplace(scale=self.affordable_noise(), size=votes.shape)
 
 
 def laplace_counts_curve(queries: int, noise: float) -> ComposedLaplace:

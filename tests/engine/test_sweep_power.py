@@ -44,7 +44,7 @@ PERCEPTRON = {"name": "mlp", "hidden": [4], "epochs": 1}
         (spec(LP_1ST), "label-crafted"),
         (spec({"name": "lp-2st", "epsilon": 1, "model": "logistic-regression"}), "label-crafted"),
         (spec({**LP_1ST, "model": PERCEPTRON}), "label-crafted"),
-        (spec({"name": "pate", "epsilon": 1, "model": "logistic-regression"}), "label-canaries"),
+        (spec({"name": "pate", "epsilon": 1, "model": "logistic-regression"}), "teacher-votes"),
         (spec({**LP_1ST, "model": "small-cnn"}, data="digits"), "label-canaries"),
         (spec({"name": "dp-sgd", "epsilon": 1, "delta": 1e-5, "model": PERCEPTRON}), "dp-sgd-training"),
         (spec(LP_1ST, game={"name": "label-inference", "replays": 2}), "label-inference"),
