@@ -18,7 +18,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.claims import PrivacyCurve
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.labels.teacher_votes import (
+from dpaudit.engine.games.predictions.teacher_votes import (
     CountLikelihood,
     NoisyCounts,
     TeacherVotesGame,
@@ -64,8 +64,8 @@ class SharedRows(PATE):
         parts = np.array_split(rows, self.teachers)
         votes = []
         for number in numbers:
-            own = np.concatenate([parts[number], parts[(number + 1) % self.teachers]])
-            votes.append(np.full(self.affordable_queries(), train.labels[own].sum() % train.classes))
+            rows_of = np.concatenate([parts[number], parts[(number + 1) % self.teachers]])
+            votes.append(np.full(self.affordable_queries(), train.labels[rows_of].sum() % train.classes))
         return TeacherVotes(np.stack(votes).astype(np.int64))
 
 
@@ -117,8 +117,8 @@ def test_scores_are_likelihood_ratios_in_units_of_the_noise() -> None:
     counts = votes.world_0 + rng.laplace(scale=scale, size=(50, 2, 3))
     slow = [
         sum(
-            float(laplace.logpdf(x, one, scale) - laplace.logpdf(x, zero, scale))
-            for x, one, zero in zip(release.ravel(), votes.world_1.ravel(), votes.world_0.ravel(), strict=True)
+            float(laplace.logpdf(x, present, scale) - laplace.logpdf(x, absent, scale))
+            for x, present, absent in zip(release.ravel(), votes.world_1.ravel(), votes.world_0.ravel(), strict=True)
         )
         for release in counts
     ]
