@@ -150,6 +150,29 @@ class StepScores(Scores):
         return cls(np.asarray(score).astype(np.float32), truth)
 
 
+@dataclass(frozen=True, eq=False)
+class CoinScores(StepScores):
+    """Scores of several coins of each step: the canaries 0, 1, ... are the coins of the first step, and so on.
+
+    Attributes:
+        coins: Number of coins of each step, >= 1.
+    """
+
+    words: ClassVar[str] = "scores of several coins of each step"
+
+    coins: int = field(default=1, metadata={"stored": "int32"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.coins >= 1 and self.score.size % self.coins == 0
+        require(fits, "each step must have the same number of coins", scores=self.score.size, coins=self.coins)
+
+    @classmethod
+    def of(cls, truth: NDArray[np.bool_], score: NDArray[np.floating], coins: int) -> CoinScores:
+        """Return the scores in single precision, as they are stored."""
+        return cls(np.asarray(score).astype(np.float32), truth, coins=coins)
+
+
 def _is_ascending(values: NDArray[np.int64]) -> bool:
     return bool((values[1:] > values[:-1]).all())
 

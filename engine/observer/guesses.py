@@ -75,6 +75,7 @@ class NoiseModel:
 
     def __init__(self, directions: Directions, deviation: float, effect: float, *, is_independent: bool) -> None:
         self.directions, self.deviation, self._claimed = directions, deviation, deviation**2
+        self.claimed_effect = effect
         self._ahead = AHEAD if is_independent else 0
         kinds = 3 * (int(directions.tensor.max()) + 1)
         size = directions.place.size

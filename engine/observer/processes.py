@@ -46,6 +46,15 @@ class Processes:
         """True if this process adds canaries to its gradients: the first one, or each one to its own weights."""
         return self.share != "records" or self.rank == 0
 
+    @property
+    def shares(self) -> int:
+        """Number of processes that each have a part of the weights."""
+        return self.count if self.share == "weights" else 1
+
+    def of_all(self, share: Share, values: Floats) -> Floats:
+        """Return the sum of the values of all processes if the training is divided so, else the values."""
+        return self.summed(values) if self.share == share else values
+
     def summed(self, values: Floats) -> Floats:
         """Return the sum of the values of all processes, which all of them must ask for."""
         if self.share is None:

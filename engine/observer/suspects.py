@@ -57,16 +57,11 @@ class Suspect:
 
 
 def suspects(
-    model: NoiseModel,
-    claimed_effect: float,
-    names: Sequence[str],
-    *,
-    rows: bool,
-    by_process: Floats | None = None,
+    model: NoiseModel, names: Sequence[str], *, rows: bool, by_process: Floats | None = None
 ) -> tuple[Suspect, ...]:
     """Return what the observed steps point to, the clip first.
 
-    Canaries add `claimed_effect` clips by the claim, as `rows` before the clip or not. `names` are those of tensors.
+    Canaries join as `rows` before the clip or not. `names` are those of tensors.
     `by_process` is the share of the stated deviation in each process that has a part of the weights, else None.
     """
     if not len(model.noise):
@@ -78,11 +73,11 @@ def suspects(
         numbers = ", ".join(map(str, np.flatnonzero(low)))
         worst = float(by_process[low].mean())
         sizes = [Suspect(Part.SIZE, f"the noise of process {numbers} has {worst:.2g} of the stated deviation")]
-    return (*_clip(model, claimed_effect, rows=rows), *sizes, *form)
+    return (*_clip(model, rows=rows), *sizes, *form)
 
 
-def _clip(model: NoiseModel, claimed: float, *, rows: bool) -> list[Suspect]:
-    error = model.deviation / math.sqrt(model.effect_counts[0])
+def _clip(model: NoiseModel, *, rows: bool) -> list[Suspect]:
+    claimed, error = model.claimed_effect, model.deviation / math.sqrt(model.effect_counts[0])
     least = max(DEVIATIONS * error, DIFFERENCE * claimed)
     share, later, sentences = model.effect / claimed, model.effects[1:] / claimed, []
     if model.effect > claimed + least and rows:

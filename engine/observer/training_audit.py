@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property, partial
@@ -19,19 +18,17 @@ from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, MatrixMechani
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answer, Answered, Verdict, decide
-from dpaudit.engine.games.steps.noise import NoiseForm, form_of
 from dpaudit.engine.observer import compiled
 from dpaudit.engine.observer.batch_sampling import of_batches, participation_remarks, repeated_in_batches
 from dpaudit.engine.observer.coins import COINS, SURE, Change, detectable_noise, plan_coins
-from dpaudit.engine.observer.directions import SETS, Directions
-from dpaudit.engine.observer.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.engine.observer.leaves import Places, leaves, like, names_of, shapes_of, with_examples
 from dpaudit.engine.observer.processes import Processes, Share
+from dpaudit.engine.observer.step_observer import StepObserver, is_independent
 from dpaudit.engine.observer.suspects import Part, Suspect, suspects
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.coin_averages import CoinAverages
-from dpaudit.estimators.scores import StepScores
+from dpaudit.estimators.scores import CoinScores
 from dpaudit.field_checks import checked_methods
 from dpaudit.plain_files import write_atomically
 from dpaudit.tensors import numpy_of
@@ -39,8 +36,6 @@ from dpaudit.tensors import numpy_of
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-BEYOND_CLIP = 10.0
-"""Norm of a canary that is clipped by the training, in clips, so that it shows whether the training clips."""
 CONFIDENCE = 0.95
 """Confidence of the printed bound."""
 DELTA = 1e-5
@@ -63,7 +58,7 @@ class TrainingResult(Answered):
 
     name: str
     test: Test
-    scores: StepScores
+    scores: CoinScores
     notes: tuple[str, ...]
     suspects: tuple[Suspect, ...] = ()
 
@@ -225,18 +220,8 @@ class TrainingAudit:
         if distributed == "weights":
             directions_seed = directions_seed.spawn(self._processes.count)[self._processes.rank]
         self._directions_rng, self._coins_rng = map(np.random.default_rng, (directions_seed, coins_seed))
-        self._directions: Directions | None = None
-        self._model: NoiseModel | None = None
-        self._current = np.zeros(0)  # noise and canaries of the last step, as released
-        self._released: list[Floats] = []  # noise of earlier steps, as released, that later ones are decoded with
+        self._observer: StepObserver | None = None
         self._joined: Any = None  # `_JoinedStep` from its coins to its observation
-        self._waiting: list[WaitingStep] = []
-        self._scores: list[Floats] = []
-        self._truths: list[Flags] = []
-        self.step = 0
-        """Number of steps so far."""
-        self.skipped = 0
-        """Number of those that were not observed."""
 
     @classmethod
     def of_opacus(cls, optimizer: Any, **options: Any) -> TrainingAudit:
@@ -313,23 +298,23 @@ class TrainingAudit:
 
     def skip(self) -> None:
         """Give up a step that joined its canaries and is never observed; its coins count as guessed wrong."""
-        if not self.awaits_observation:
-            return
-        self._finish(0)
-        self._scores.append(np.zeros(self._joined.coins.size))
-        self._truths.append(self._joined.coins)
-        if not self._is_independent:  # later steps cannot be decoded without this one, so their guesses are wrong too
-            self._released.append(np.full(self._directions_of_model.place.shape, np.nan))
-        self._joined, self.step, self.skipped = None, self.step + 1, self.skipped + 1
+        if self.awaits_observation:
+            self._steps.skip(self._joined.coins)
+            self._joined = None
+
+    @property
+    def step(self) -> int:
+        """Number of steps so far."""
+        return 0 if self._observer is None else self._observer.step
 
     def participates(self) -> Flags:
         """Return the coins of the step that comes next: True for each canary that joins, shape (coins,).
 
         Raises: InputError before the first `join`, which knows how large the model is.
         """
-        require(self._directions is not None, "the coins of the first step are tossed when it joins its canaries")
+        require(self._observer is not None, "the coins of the first step are tossed when it joins its canaries")
         if self._joined is None:
-            self._joined = _JoinedStep(self._coins_rng.random(self._directions_of_model.coins) < 0.5)
+            self._joined = _JoinedStep(self._coins_rng.random(self._steps.directions.coins) < 0.5)
         coins: Flags = self._joined.coins
         return coins
 
@@ -354,10 +339,12 @@ class TrainingAudit:
         if per_example or (len(whole) == 1 and whole[0].ndim == 2):
             return self._join_examples(gradients)
         self._begin(gradients, shapes_of(gradients))
-        self._joined = replace(self._joined, base=self._of_all_records(self._places.at(gradients) / self.clip))
+        self._joined = replace(
+            self._joined, base=self._processes.of_all("records", self._places.at(gradients) / self.clip)
+        )
         if not self._processes.adds_canaries:
             return gradients
-        return self._places.add(gradients, self.clip * self._effects(self._joined.coins), in_place=in_place)
+        return self._places.add(gradients, self.clip * self._steps.effects(self._joined.coins), in_place=in_place)
 
     def batch(self, rows: ArrayLike) -> None:
         """Record which records a step uses, so that the answer says if they were sampled as the accountant assumes.
@@ -396,15 +383,9 @@ class TrainingAudit:
             weights=sum(sizes),
             expected=self._weights,
         )
-        directions = self._directions_of_model
-        places = self._places if sizes == self._sizes else Places(sizes, directions.place)
-        released = directions.rotated(places.at(noisy) * ((divisor or self.divisor) / self.clip) - joined.base)
-        size = float(self.noise.weights(self.step)[0] / self.noise.weights(0)[0])
-        turn = self.step % len(directions.place)
-        self._waiting.append(WaitingStep(turn, self._decoded(released), joined.coins, size))
+        places = self._places if sizes == self._sizes else Places(sizes, self._steps.directions.place)
+        self._steps.see(places.at(noisy) * ((divisor or self.divisor) / self.clip) - joined.base, joined.coins)
         self._joined = None
-        self.step += 1
-        self._finish(AHEAD if self._is_independent else 0)
 
     @property
     def result(self) -> TrainingResult:
@@ -416,18 +397,12 @@ class TrainingAudit:
         """
         compiled.wait()
         require(self.step > 0, "the answer exists once a step was observed")
-        self._finish(0)
-        scores = np.nan_to_num(np.concatenate(self._scores), nan=0.0)
-        return self._answer(StepScores.in_single_precision(np.concatenate(self._truths), scores))
+        return self._answer(self._steps.evidence())
 
     @property
-    def _is_independent(self) -> bool:
-        return isinstance(self.noise, GaussianNoise | LaplaceNoise)
-
-    @property
-    def _directions_of_model(self) -> Directions:
-        assert self._directions is not None
-        return self._directions
+    def _steps(self) -> StepObserver:
+        assert self._observer is not None
+        return self._observer
 
     @property
     def _weights(self) -> int:
@@ -436,38 +411,26 @@ class TrainingAudit:
     def _begin(self, gradients: Any, shapes: list[tuple[int, ...]], *, rows: bool = False) -> None:
         """Draw the directions in the first step, check the size in later ones, and toss the coins of the step."""
         sizes = [math.prod(shape) for shape in shapes]
-        if self._directions is None:
+        if self._observer is None:
             coins = self._coins or COINS
             if self._coins is None and self._whole.steps is not None:
                 weights = self._weights_of_all(sum(sizes))
                 coins = plan_coins(self.noise, steps=self._whole.steps, weights=weights).coins
-            coins = max(1, min(coins, sum(sizes) // SETS))
             self._sizes, self._names, self._joins_rows = sizes, names_of(gradients), rows
-            # If the clip is in the 1-norm, a canary on one weight reveals most.
-            pushed = 1 if isinstance(self.noise, LaplaceNoise) else None
-            self._directions = Directions.draw(shapes, coins, self._directions_rng, weights=pushed)
-            self._places = Places(sizes, self._directions.place)
-            shards = self._processes.count if self._processes.share == "weights" else 1
-            self._length = self._directions.length * math.sqrt(shards)  # a canary has one clip over all shards
-            self._claimed_effect = float(self.noise.weights(0)[0]) / math.sqrt(shards)
-            self._model = NoiseModel(
-                self._directions, self.noise.deviation, self._claimed_effect, is_independent=self._is_independent
-            )
+            summed = partial(self._processes.of_all, "weights")
+            shares = self._processes.shares
+            self._observer = StepObserver(self.noise, shapes, coins, self._directions_rng, shares=shares, summed=summed)
+            self._places = Places(sizes, self._observer.directions.place)
         require(sizes == self._sizes, "gradients must have the same sizes in each step", sizes=sizes[:5])
         self.participates()
 
+    def _join_base(self, base: Floats) -> None:
+        """Record the sum without canaries at the places, in clips, of this process."""
+        self._joined = replace(self._joined, base=self._processes.of_all("records", base))
+
     def _weights_of_all(self, weights: int) -> int:
         """Return the number of weights of all processes."""
-        is_part = self._processes.share == "weights"
-        return int(self._processes.summed(np.array([float(weights)]))[0]) if is_part else weights
-
-    def _effects(self, coins: Flags) -> Floats:
-        """Return what the canaries of the step add by the claim, in clips, in the shape of the places."""
-        directions = self._directions_of_model
-        effects = np.zeros(directions.place.shape)
-        turn = self.step % len(effects)
-        effects[turn] = coins[:, None] * directions.sign[turn] / self._length
-        return effects
+        return int(self._processes.of_all("weights", np.array([float(weights)]))[0])
 
     def _join_examples(self, gradients: Any) -> Any:
         """Append an example for each canary, far beyond the clip if its coin lets it in."""
@@ -476,70 +439,24 @@ class TrainingAudit:
         whole = leaves(gradients)
         count = int(whole[0].shape[0])
         self._begin(gradients, [shape[1:] for shape in shapes_of(gradients)], rows=True)
-        matrix = [leaf.reshape(count, -1) for leaf in whole]
-        self._joined = replace(self._joined, base=self._of_all_records(self._clipped_sum(matrix)))
+        matrix = np.concatenate([numpy_of(leaf.reshape(count, -1)) for leaf in whole], axis=1)
+        self._joined = replace(
+            self._joined, base=self._processes.of_all("records", self._steps.clipped_sum(matrix / self.clip))
+        )
         if not self._processes.adds_canaries:
             return gradients
-        directions, turn = self._directions_of_model, self.step % len(self._directions_of_model.place)
-        added = np.zeros((directions.coins, self._weights))
-        far = BEYOND_CLIP * self.clip / directions.length * self._joined.coins[:, None]
-        np.put_along_axis(added, directions.place[turn], far * directions.sign[turn], axis=1)
+        added = self._joined.coins[:, None] * self.clip * self._steps.rows(self._weights)
         parts = np.split(added, np.cumsum(self._sizes)[:-1], axis=1)
         return like(gradients, [with_examples(leaf, part) for leaf, part in zip(whole, parts, strict=True)])
 
-    def _clipped_sum(self, matrix: Sequence[Any]) -> Floats:
-        """Return the sum of examples clipped to norm 1 at the places of the directions, in clips.
-
-        Args:
-            matrix: Gradients of the leaves, shapes (examples, weights of the leaf).
-        """
-        order = 1 if isinstance(self.noise, LaplaceNoise) else 2
-        rows = np.concatenate([numpy_of(leaf) for leaf in matrix], axis=1)
-        norms = np.linalg.norm(rows, ord=order, axis=1).astype(np.float64) / self.clip
-        entries = rows[:, self._directions_of_model.place.ravel()].astype(np.float64)
-        summed = (entries / (self.clip * np.maximum(norms, 1)[:, None])).sum(0)
-        return np.asarray(summed.reshape(self._directions_of_model.place.shape))
-
-    def _decoded(self, released: Floats) -> Floats:
-        """Return the white noise of a step with its canaries, by the noise of earlier steps."""
-        now, *before = self.noise.weights(self.step)
-        self._released = self._released[-len(before) :] if before else []
-        self._current = released
-        return np.asarray(
-            now * released + sum(w * noise for w, noise in zip(before, reversed(self._released), strict=False))
-        )
-
-    def _of_all_records(self, base: Floats) -> Floats:
-        return self._processes.summed(base) if self._processes.share == "records" else base
-
-    def _finish(self, waiting: int) -> None:
-        """Guess the coins of steps until so many wait, each with those after it, and learn from them."""
-        while len(self._waiting) > waiting:
-            assert self._model is not None
-            step, *following = self._waiting
-            del self._waiting[0]
-            both = self._model.scores(step, following)
-            if self._processes.share == "weights":
-                both = self._processes.summed(both)
-            self._scores.append(both[int(self._model.prefers_learned)])
-            self._truths.append(step.coins)
-            self._model.add(step, following, both)
-            directions = self._directions_of_model
-            if not self._is_independent:
-                noise = self._current.copy()
-                effect = self._model.effect / self.noise.weights(0)[0]  # as released, not decoded
-                noise[step.turn] -= step.coins[:, None] * directions.along[step.turn] / directions.length * effect
-                self._released.append(noise)
-
     def _suspects(self) -> tuple[Suspect, ...]:
         """Return what the steps, the batches and the account point to."""
-        assert self._model is not None
-        by_process = None
+        model, by_process = self._steps.model, None
         if self._processes.share == "weights":
             sizes = np.zeros(self._processes.count)
-            sizes[self._processes.rank] = math.sqrt((self._model.noise**2).mean()) / self.noise.deviation
+            sizes[self._processes.rank] = math.sqrt((model.noise**2).mean()) / self.noise.deviation
             by_process = self._processes.summed(sizes)
-        steps = suspects(self._model, self._claimed_effect, self._names, rows=self._joins_rows, by_process=by_process)
+        steps = suspects(model, self._names, rows=self._joins_rows, by_process=by_process)
         remarks = []
         if self._batches and self._records is not None:
             remarks = repeated_in_batches(self._batches)
@@ -556,25 +473,20 @@ class TrainingAudit:
         of_sampling = suspect.part is Part.SAMPLING and (sampled or isinstance(self.noise, MatrixMechanism))
         return of_sampling or suspect.part is Part.ACCOUNTING
 
-    def _answer(self, evidence: StepScores) -> TrainingResult:
-        coins = self._directions_of_model.coins
+    def _answer(self, evidence: CoinScores) -> TrainingResult:
         curve = self.noise.curve(0)
         delta = self._whole.delta
         claim = Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)
-        estimator = CoinAverages(coins=coins, delta=delta, confidence=CONFIDENCE)
+        estimator = CoinAverages(delta=delta, confidence=CONFIDENCE)
         tally = estimator.tally(evidence)
-        if not self._is_independent:
-            mu = np.array([self.noise.weights(step)[0] for step in range(len(self._scores))])
+        if not is_independent(self.noise):
+            mu = np.array([self.noise.weights(step)[0] for step in range(self.step)])
             tally = replace(tally, relative=mu / mu[0])
         bound = estimator.find([tally])
         claimed = curve.delta(0.0)
         everything = estimator.find([replace(tally, share=np.ones_like(tally.share))])
-        factor = detectable_noise(claimed, coins, tally.share.size)
-        assert self._model is not None
+        factor = detectable_noise(claimed, evidence.coins, tally.share.size)
         parts = self._suspects()
-        form = NoiseForm(
-            form_of(self._model.noise, self.noise.deviation), self.noise.deviation, decoded=not self._is_independent
-        )
         test = Test(
             name=self.name,
             claimed=claim,
@@ -582,7 +494,7 @@ class TrainingAudit:
             finding=bound,
             p_value=tally.p_value(claimed),
             sensitivity=Sensitivity(factor=factor, maximum=everything, helps="more steps, or more `coins`"),
-            noise=None if isinstance(self.noise, LaplaceNoise) else form,
+            noise=None if isinstance(self.noise, LaplaceNoise) else self._steps.form,
             meaning_for_whole=self._whole.sentences(self.noise),
             differs_from_claim="; ".join(each.measured for each in parts if self._is_of_claim(each)),
         )
@@ -594,10 +506,8 @@ class TrainingAudit:
             self.divisor if self.divisor > 1 else None,
         )
         notes = [f"The trained model was changed by the audit: {joined:,} canaries joined its steps. {change}"]
-        if self.skipped:
-            notes.append(
-                f"{self.skipped:,} of {self.step:,} steps were not observed; their coins count as guessed wrong"
-            )
+        if skipped := self._steps.skipped:
+            notes.append(f"{skipped:,} of {self.step:,} steps were not observed; their coins count as guessed wrong")
         return TrainingResult(self.name, test, evidence, tuple(notes), parts)
 
 

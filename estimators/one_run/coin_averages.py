@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp, ndtr, ndtri
 
-from dpaudit.errors import require
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.one_run.step_martingale import StepEstimator, right_in_order
-from dpaudit.estimators.scores import StepScores
+from dpaudit.estimators.scores import CoinScores
 from dpaudit.registry import register
 
 BETS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
@@ -42,10 +41,12 @@ class CoinTally:
         share: Share of right guesses of each step, in order, shape (steps,).
         relative: Claimed mu of each step, as a multiple of that of the step whose total variation is bounded, shape
             (steps,); None if all are equal.
+        coins: Number of coins of each step.
     """
 
     share: NDArray[np.float64]
     relative: NDArray[np.float64] | None = None
+    coins: int = 1
 
     def log_wealth(self, accuracy: float) -> float:
         """Return the logarithm, >= 0, of the largest wealth so far if guesses are right with this probability."""
@@ -74,36 +75,26 @@ class CoinTally:
 
 @register("estimator", "coin-averages", source="Ours, after Ville (1939): averages of bets on the coins of a step")
 @dataclass(frozen=True)
-class CoinAverages(StepEstimator[CoinTally]):
+class CoinAverages(StepEstimator[CoinScores, CoinTally]):
     """Bound on the total variation of a step from guesses about several coins of each step.
 
-    The canaries 0, 1, ... are the coins of the first step, then those of the second, and so on.
-
     Attributes:
-        coins: Number of coins of each step, >= 1.
         delta: Delta at which a step's bound is stated, in [0, 1).
         confidence: Stated confidence of the bound and of the verdict on a whole curve, in (0, 1).
     """
 
     tally_type: ClassVar[type[Any]] = CoinTally
+    evidence: ClassVar[type[Any]] = CoinScores
     chosen_among: ClassVar[str] = "all steps so far at once"
 
-    coins: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.coins >= 1, "coins must be >= 1", coins=self.coins)
-
-    def tally(self, evidence: StepScores) -> CoinTally:
+    def tally(self, evidence: CoinScores) -> CoinTally:
         """Compute the share of right guesses of each step."""
-        size = evidence.score.size
-        require(size % self.coins == 0, "each step must have the same number of coins", scores=size, coins=self.coins)
-        return CoinTally(right_in_order(evidence).reshape(-1, self.coins).mean(1))
+        return CoinTally(right_in_order(evidence).reshape(-1, evidence.coins).mean(1), coins=evidence.coins)
 
     def odds(self, tally: CoinTally) -> float:
         return tally.odds(1 - self.confidence)
 
     def counts(self, tally: CoinTally, odds: float) -> tuple[tuple[str, int], ...]:
         steps = tally.share.size
-        correct = round(float(tally.share.sum()) * self.coins)
-        return ("steps", steps), ("coins", steps * self.coins), ("correct", correct)
+        correct = round(float(tally.share.sum()) * tally.coins)
+        return ("steps", steps), ("coins", steps * tally.coins), ("correct", correct)

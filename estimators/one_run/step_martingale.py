@@ -78,11 +78,12 @@ class StepAccuracy:
         return self.tally.p_value(claimed) if claimed < 1 else 1.0
 
 
+S = TypeVar("S", bound=StepScores)
 T = TypeVar("T", bound=GuessesOfSteps)
 
 
 @dataclass(frozen=True)
-class StepEstimator(Estimator[StepScores, T]):
+class StepEstimator(Estimator[S, T]):
     """Bound on the total variation of a step from guesses in step order; further trainings add steps to one game.
 
     Attributes:
@@ -137,7 +138,7 @@ def right_in_order(scores: StepScores) -> NDArray[np.bool_]:
     "estimator", "step-martingale", source="Ours: the guess band in the order of the steps, after Nasr et al. (2023)"
 )
 @dataclass(frozen=True)
-class StepMartingale(StepEstimator[StepTally]):
+class StepMartingale(StepEstimator[StepScores, StepTally]):
     """Bound on the total variation of a step from guesses in step order, at all numbers of steps at once.
 
     Attributes:
@@ -149,7 +150,9 @@ class StepMartingale(StepEstimator[StepTally]):
     chosen_among: ClassVar[str] = "all numbers of steps at once"
 
     def tally(self, evidence: StepScores) -> StepTally:
-        """Count the right guesses in the order of the steps."""
+        """Count the right guesses in the order of the steps, each of which has one coin."""
+        coins = getattr(evidence, "coins", 1)
+        require(coins == 1, "a step must have one coin", do="use the estimator coin-averages", coins=coins)
         look_counts = guess_looks(evidence.score.size)
         return StepTally(look_counts, np.cumsum(right_in_order(evidence), dtype=np.int64)[look_counts - 1])
 

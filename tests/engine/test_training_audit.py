@@ -215,9 +215,8 @@ def test_canaries_that_come_again_point_to_momentum() -> None:
 
 
 def test_noise_of_one_process_and_overspent_accounts() -> None:
-    model = train(audit_of(), steps=20)._model
-    assert model is not None
-    (suspect,) = suspects(model, 1.0, ["w"], rows=False, by_process=np.array([1.0, 0.02]))
+    model = train(audit_of(), steps=20)._steps.model
+    (suspect,) = suspects(model, ["w"], rows=False, by_process=np.array([1.0, 0.02]))
     assert suspect.measured == "the noise of process 1 has 0.02 of the stated deviation"
     result = train(audit_of(claim=(1.0, 1e-5), sampling_rate=0.125, steps=60, coins=20), steps=20).result
     assert [each.part for each in result.points_to] == [Part.ACCOUNTING]
