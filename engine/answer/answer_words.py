@@ -159,6 +159,7 @@ def lines(record: Record, verdict: str, rule: str, test: Test | None, side: Sequ
         *((other.scope.value, _open_side_test(other)) for other in record.tests if other.scope is not Scope.CLAIM),
         *((other.scope.value, average_line(other)) for other in record.tests if other not in side),
         ("stated-noise", next((test.noise.line for test in record.noisy), "")),
+        ("points-to", "; ".join(test.noise.points_to) if test.noise and verdict in ("VIOLATION", "UNDECIDED") else ""),
         ("budget", record.cut if verdict != "VIOLATION" else ""),
         ("not run", f"skipped, because {why_not_run}: {'; '.join(record.not_played)}" if record.not_played else ""),
         ("next", next_step(record, verdict, rule, test)),

@@ -18,13 +18,13 @@ from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, MatrixMechani
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answer, Answered, Verdict, decide
+from dpaudit.engine.games.steps.step_observer import StepObserver, is_independent
+from dpaudit.engine.games.steps.suspects import Part, Suspect, suspects
 from dpaudit.engine.observer import compiled
 from dpaudit.engine.observer.batch_sampling import of_batches, participation_remarks, repeated_in_batches
 from dpaudit.engine.observer.coins import COINS, SURE, Change, detectable_noise, plan_coins
 from dpaudit.engine.observer.leaves import Places, leaves, like, names_of, shapes_of, with_examples
 from dpaudit.engine.observer.processes import Processes, Share
-from dpaudit.engine.observer.step_observer import StepObserver, is_independent
-from dpaudit.engine.observer.suspects import Part, Suspect, suspects
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.coin_averages import CoinAverages

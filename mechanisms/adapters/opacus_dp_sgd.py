@@ -159,11 +159,11 @@ class OpacusDpSgd(NumericFeaturesLearner):
 
 @contextmanager
 def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
-    """Add the canary's gradient to each batch of every Opacus optimizer inside the block, before clipping.
+    """Add the canaries' gradients to each batch of every Opacus optimizer inside the block, before clipping.
 
-    The canary is scaled by the optimizer's current clipping bound, which adaptive clipping changes. It is appended to
-    `grad_sample`; in the mode "ghost", which has no `grad_sample`, the clipped canary is added to the sum. If a step
-    has several parts (`BatchMemoryManager`, several backward passes), it joins the last one.
+    Canaries are scaled by the optimizer's current clipping bound, which adaptive clipping changes. They are appended to
+    `grad_sample`; in the mode "ghost", which has no `grad_sample`, clipped canaries are added to the sum. If a step
+    has several parts (`BatchMemoryManager`, several backward passes), they join the last one.
 
     The canary observes the gradient that Opacus passes to the inner optimizer, with any changes by other code after the
     noise. If the inner optimizer makes no step, it observes the gradient right after the noise. The division by the
@@ -180,7 +180,7 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
         while waiting:
             waiting.pop()(now)
 
-    def watched(original_pre_step: Any, add_canary: Callable[[Any, Any, float], None]) -> Any:
+    def watched(original_pre_step: Any, add_canaries: Callable[[Any, Any, Any], None]) -> Any:
         def pre_step(self: Any, closure: Any = None) -> Any:
             show(now=False)
             step, scale = canary.step, float(self.max_grad_norm) / canary.clip
@@ -190,15 +190,15 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
             if self._check_skip_next_step(pop_next=False):
                 earlier[self] = batch
                 return original_pre_step(self, closure)
-            row = None
+            rows = np.zeros((0, 0), np.float32)
             if not canary.awaits_observation:  # otherwise Opacus did not make the step
                 batch = None if batch is None else batch / scale
-                row = canary.gradient(step, sum(weights.numel() for weights in self.params), batch)
-            if row is not None:
-                pieces = torch.from_numpy(scale * row).split([weights.numel() for weights in self.params])
-                clipped = min(1.0, canary.clip / float(np.linalg.norm(row)))
-                for weights, piece in zip(self.params, pieces, strict=True):
-                    add_canary(weights, piece.view(weights.shape), clipped)
+                rows = canary.gradients(step, sum(weights.numel() for weights in self.params), batch)
+            if len(rows):
+                parts = torch.from_numpy(scale * rows).split([weights.numel() for weights in self.params], 1)
+                clipped = torch.from_numpy(np.minimum(1, canary.clip / np.linalg.norm(rows, axis=1)))
+                for weights, part in zip(self.params, parts, strict=True):
+                    add_canaries(weights, part.reshape(-1, *weights.shape), clipped)
             mean = self.loss_reduction == "mean"
             divisor = self.expected_batch_size * self.accumulated_iterations if mean else 1
             moves = original_pre_step(self, closure)
@@ -216,16 +216,16 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
 
         return pre_step
 
-    def as_example(weights: Any, part: Any, clipped: float) -> None:
+    def as_examples(weights: Any, parts: Any, clipped: Any) -> None:
         *passes, last = _passes(weights.grad_sample)
-        last = torch.cat([last, part[None].to(last)])
+        last = torch.cat([last, parts.to(last)])
         weights.grad_sample = [*passes, last] if passes else last
 
-    def into_sum(weights: Any, part: Any, clipped: float) -> None:
-        weights.grad += clipped * part.to(weights.grad)
+    def into_sum(weights: Any, parts: Any, clipped: Any) -> None:
+        weights.grad += torch.tensordot(clipped.to(weights.grad), parts.to(weights.grad), 1)
 
     original, original_ghost = DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step
-    DPOptimizer.pre_step = watched(original, as_example)
+    DPOptimizer.pre_step = watched(original, as_examples)
     DPOptimizerFastGradientClipping.pre_step = watched(original_ghost, into_sum)
     try:
         yield

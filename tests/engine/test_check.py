@@ -134,6 +134,7 @@ def test_games_are_chosen_by_their_traits() -> None:
         "mia",
     ]
     assert names(DpSgd(1.0)) == [
+        "dp-sgd-coins",
         "dp-sgd-steps, few trainings",
         "dp-sgd-steps, many trainings",
         "opposing-gradients",
@@ -221,7 +222,7 @@ def test_the_tests_share_a_budget_of_trainings() -> None:
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="1330 trainings"))
     planned = {audit.name: getattr(audit.game, "trials", 1) for audit in spec.audits}
     assert planned["opposing-gradients"] == 1_024
-    assert planned["ind-mia, far point"] == 259
+    assert planned["ind-mia, far point"] == 258
     few = check_spec(CheckRequest(LP1ST(1.0, model=Recall()), budget="2 trainings"))
     assert [audit.name for audit in few.audits] == ["label-canaries"]
     assert few.together is not None
@@ -279,20 +280,17 @@ class Answering:
 def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> None:
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="2 trainings"))
     (audit,) = spec.audits
-    assert (audit.name, audit.game.trainings, spec.confirmatory(audit).game.trainings) == (
-        "dp-sgd-steps, few trainings",
-        1,
-        1,
-    )
+    assert (audit.name, audit.game.trainings, spec.confirmatory(audit).game.trainings) == ("dp-sgd-coins", 1, 1)
     with pytest.raises(SpecError, match="needs at least 1 trainings and as many for its confirmatory run"):
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
-    audit, steps, crowd, far, gradient = larger.audits
+    coins, audit, steps, crowd, far, gradient = larger.audits
+    assert (coins.game.trainings, larger.confirmatory(coins).game.trainings) == (1, 2)
     assert (audit.game.trainings, larger.confirmatory(audit).game.trainings) == (7, 28)
     assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (36, 72)
     # A training on a crowd counts as a twentieth.
     assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (480, 1_920)
-    assert (far.game.trials, larger.confirmatory(far).game.trials) == (36, 72)
+    assert (far.game.trials, larger.confirmatory(far).game.trials) == (35, 70)
     assert (gradient.game.trials, larger.confirmatory(gradient).game.trials) == (35, 70)
 
 
@@ -435,10 +433,11 @@ def test_later_tests_wait_for_a_confirmatory_run(tmp_path: Path, leak: Report) -
 def test_a_confirmatory_run_does_not_wait_for_a_later_one_that_shares_its_units(tmp_path: Path) -> None:
     plan = make_plan(check_spec(CheckRequest(loops.BANK["sigma halved half-way"].defect())))
     reader = Policy(plan, UnitStore(tmp_path), lambda: 0.0)
-    first, *later = reader.pairs
+    _, first, *later = reader.pairs
     shared = first.confirmation_keys & frozenset().union(*(pair.confirmation_keys for pair in later))
     assert shared - frozenset().union(*(pair.first.keys for pair in reader.pairs)), "the test needs such a unit"
-    assert reader._keys_waiting([Stage.TO_CONFIRM, *(Stage.UNREAD for _ in later)]).isdisjoint(first.keys)
+    stages = [Stage.NOTHING_TO_CONFIRM, Stage.TO_CONFIRM, *(Stage.UNREAD for _ in later)]
+    assert reader._keys_waiting(stages).isdisjoint(first.keys)
 
 
 def test_two_world_games_stop_when_the_claim_is_rejected(tmp_path: Path) -> None:

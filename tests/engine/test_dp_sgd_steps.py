@@ -168,15 +168,15 @@ def test_a_loop_that_does_not_play_by_the_rules_is_told_so() -> None:
     steps_canary, probe = canary()
     with pytest.raises(InputError, match=r"must ask for its canary \(join\) before it is observed"):
         steps_canary.observe(0, np.zeros(5))
-    steps_canary.gradient(0, 5)
+    steps_canary.gradients(0, 5)
     with pytest.raises(InputError, match="ask for its canary once"):
-        steps_canary.gradient(0, 5)
+        steps_canary.gradients(0, 5)
     with pytest.raises(InputError, match="one vector of all weights"):
         steps_canary.observe(0, np.zeros((5, 1)))
     steps_canary.observe(0, np.full(5, np.nan))
     assert np.isnan(probe.steps().features).all()
     with pytest.raises(InputError, match="steps are numbered from 0"):
-        steps_canary.gradient(2, 5)
+        steps_canary.gradients(2, 5)
 
 
 def silent_loop(X: Any, y: Any, seed: int, canary: StepCanary) -> None:
@@ -195,8 +195,8 @@ def test_no_score_depends_on_what_comes_later(only: Any) -> None:
         probe, rng = StepProber(StepMidpoint(), 1.0, np.random.default_rng(1), only=only), np.random.default_rng(5)
         for step in range(steps):
             batch, coin, noise = rng.standard_normal((3, 6)), rng.random() < 0.5, rng.standard_normal(6)
-            probe.gradient(6, batch)
-            probe.see(np.full(6, np.nan) if step == 7 else noise, coin != (step == flipped))
+            probe.gradients(6, batch)
+            probe.see(np.full(6, np.nan) if step == 7 else noise, np.array([coin != (step == flipped)]))
         return probe.steps()
 
     whole, flipped = scored(60), scored(60, flipped=30)
@@ -243,9 +243,10 @@ def test_the_batch_does_not_hide_a_canary_that_points_against_it() -> None:
     expected = []
     for noise, coin in zip(noises, coins, strict=True):
         batch = rng.standard_normal((30, 6)) + 2
-        along = probe.gradient(6, batch)
+        (along,) = probe.gradients(6, batch)
         along /= max(1.0, float(np.linalg.norm(along)))
-        probe.see((batch / np.maximum(1, np.linalg.norm(batch, axis=1))[:, None]).sum(0) + coin * along + noise, coin)
+        total = (batch / np.maximum(1, np.linalg.norm(batch, axis=1))[:, None]).sum(0)
+        probe.see(total + coin * along + noise, np.array([coin]))
         expected.append(coin * (along @ along) + noise @ along)
     np.testing.assert_allclose(probe.steps().features[:, 0], expected, atol=1e-5)
 

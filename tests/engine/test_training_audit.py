@@ -40,12 +40,12 @@ from benchmarks.training_audits import (
 )
 from dpaudit import CorrelatedNoise, GaussianNoise, LaplaceNoise, TrainingAudit, Verdict
 from dpaudit.engine.cli.main import main
+from dpaudit.engine.games.steps.directions import SETS, Directions
+from dpaudit.engine.games.steps.guesses import NoiseModel, WaitingStep
+from dpaudit.engine.games.steps.suspects import Part, suspects
 from dpaudit.engine.observer.coins import Change, detectable_noise
-from dpaudit.engine.observer.directions import SETS, Directions
-from dpaudit.engine.observer.guesses import NoiseModel, WaitingStep
 from dpaudit.engine.observer.leaves import Places, names_of
 from dpaudit.engine.observer.processes import Processes
-from dpaudit.engine.observer.suspects import Part, suspects
 from dpaudit.errors import InputError
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"

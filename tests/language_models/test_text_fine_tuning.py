@@ -365,21 +365,21 @@ def test_activations_of_16_bits_change_rounding_alone(name: str) -> None:
 
 
 class ConstantProbe:
-    """A probe whose canary is always the same gradient; it keeps what it sees."""
+    """A probe whose two canaries are always the same gradient; it keeps what it sees."""
 
     def __init__(self, norm: float) -> None:
         self.norm = norm
-        self.seen: list[tuple[NDArray[np.float64], bool]] = []
+        self.seen: list[tuple[NDArray[np.float64], int]] = []
 
-    def gradient(self, weights: int, batch: object) -> NDArray[np.float64]:
-        return np.full(weights, self.norm / math.sqrt(weights))
+    def gradients(self, weights: int, batch: object) -> NDArray[np.float64]:
+        return np.full((2, weights), self.norm / math.sqrt(weights))
 
-    def see(self, released: NDArray[np.float64], joined: bool) -> None:
-        self.seen.append((released, joined))
+    def see(self, released: NDArray[np.float64], joined: NDArray[np.bool_]) -> None:
+        self.seen.append((released, int(joined.sum())))
 
 
 def test_a_canary_takes_part_in_steps_like_a_record() -> None:
-    """Its gradient is clipped. The mean over steps of what it sees along itself is 1 if it takes part, and else 0."""
+    """Each is clipped. The mean over steps of what is seen along both is the number of those that take part."""
     trainer = LoraFineTuning(epsilon=8.0, clip=0.5, batch_size=1, epochs=100, rank=2)
     steps = trainer.claimed_steps(1)
     probe = ConstantProbe(3.0)
@@ -390,9 +390,10 @@ def test_a_canary_takes_part_in_steps_like_a_record() -> None:
     joined = np.array([joined for _, joined in probe.seen])
     deviation = steps.private.noise_multiplier  # in units of the clip
     assert len(joined) == steps.count == 100
-    for mean, group in ((1.0, along[joined]), (0.0, along[~joined])):
+    for mean in range(3):
+        group = along[joined == mean]
         assert abs(group.mean() - mean) < 5 * deviation / math.sqrt(len(group))  # false failure < 1e-6
-    residuals = np.concatenate([released for released, joined in probe.seen if not joined]) / deviation
+    residuals = np.concatenate([released for released, count in probe.seen if not count]) / deviation
     assert chi2.ppf(5e-7, len(residuals)) < (residuals**2).sum() < chi2.isf(5e-7, len(residuals))
 
 

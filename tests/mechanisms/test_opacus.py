@@ -130,12 +130,12 @@ class _Recorder:
         self.batches: list[Any] = []
         self.rest: list[Any] = []  # the noisy sum without the clipped canary
 
-    def gradient(self, weights: int, batch: Any) -> Any:
+    def gradients(self, weights: int, batch: Any) -> Any:
         self.batches.append(batch)
-        return np.full(weights, 100.0)
+        return np.full((2, weights), 100.0)
 
-    def see(self, released: Any, joined: bool) -> None:
-        self.rest.append(released - joined / np.sqrt(released.size))
+    def see(self, released: Any, joined: Any) -> None:
+        self.rest.append(released - joined.sum() / np.sqrt(released.size))
 
 
 def _in_parts(way: str, clipping: str, mode: str, recorder: _Recorder) -> int:

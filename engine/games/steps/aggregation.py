@@ -76,12 +76,25 @@ def _clipped_parts(rows: Floats, firsts: NDArray[np.int64], averaged: bool) -> F
 Aggregate = Callable[[Floats, Floats], Floats]
 """Function of the gradients, shape (batch, weights), and their sum."""
 CLAIMED = 0
-OF_BATCHES: tuple[Aggregate, ...] = (_each, _each, _average, _whole, _scaled, _raw)
-"""The claimed way, the claimed way with another factor, and those that see the sum of the batch alone."""
-OF_GROUPS: tuple[Aggregate, ...] = (
-    *(partial(_groups, size=size, averaged=averaged) for size in (2, 4, 8) for averaged in (True, False)),
-    *(partial(_shares, count=count) for count in (2, 4)),
-)
+OF_BATCHES: dict[str, Aggregate] = {
+    "each gradient is clipped": _each,
+    "each gradient is clipped, with another clip or divisor than stated": _each,
+    "the average of the batch is clipped, and not each gradient": _average,
+    "the sum of the batch is clipped, and not each gradient": _whole,
+    "the sum of the batch is scaled to the clip": _scaled,
+    "gradients are not clipped": _raw,
+}
+"""The claimed way, the claimed way with another factor, and those that see the sum of the batch alone, in words."""
+OF_GROUPS: dict[str, Aggregate] = {
+    **{
+        f"the {'average' if averaged else 'sum'} of {size} gradients is clipped, and not each gradient": partial(
+            _groups, size=size, averaged=averaged
+        )
+        for size in (2, 4, 8)
+        for averaged in (True, False)
+    },
+    **{f"the averages of {count} parts of the batch are clipped": partial(_shares, count=count) for count in (2, 4)},
+}
 LIKE_CLAIMED = 2
 """Number of ways that clip each gradient."""
 
@@ -108,7 +121,7 @@ class Aggregation:
     """Chooses the way that explains the steps so far best; each but the claimed one has a factor that is fitted."""
 
     def __init__(self) -> None:
-        self._ways: tuple[Aggregate, ...] = OF_BATCHES + OF_GROUPS
+        self._ways = OF_BATCHES | OF_GROUPS
         self._dots, self._squares = np.zeros((2, len(self._ways)))
         self._power, self._numbers = 0.0, 0
 
@@ -120,8 +133,8 @@ class Aggregation:
         rows = np.concatenate([batch, raw[None]])
         total = batch.sum(0)
         return Expected(
-            np.array([way(batch, total) for way in self._ways]),
-            np.array([way(rows, total + raw) for way in self._ways]),
+            np.array([way(batch, total) for way in self._ways.values()]),
+            np.array([way(rows, total + raw) for way in self._ways.values()]),
         )
 
     def base_and_effect(self, expected: Expected) -> tuple[Floats, Floats]:
@@ -135,9 +148,15 @@ class Aggregation:
         number, factor = self._best()
         if number < LIKE_CLAIMED:
             return None
-        way, total = self._ways[number], batch.sum(0)
+        way, total = list(self._ways.values())[number], batch.sum(0)
         moved = way(np.concatenate([batch, raw[None]]), total + raw) - way(batch, total)
         return factor * float(np.linalg.norm(moved))
+
+    @property
+    def points_to(self) -> tuple[str, ...]:
+        """The way in words, unless the claimed one explains the steps as well."""
+        number, _ = self._best()
+        return () if number == CLAIMED else (f"clip: {list(self._ways)[number]}",)
 
     def fit(self, expected: Expected, released: Floats) -> StepFit:
         """Compare an observed sum with the expected ones."""

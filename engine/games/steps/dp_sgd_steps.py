@@ -174,11 +174,7 @@ class DpSgdSteps:
             raise SpecError(
                 "dp-sgd-steps with `sampling` needs a learner that samples gradients (dp-sgd). Remove `sampling`"
             )
-        steps: ClaimedSteps | None = setting.mechanism.claimed_steps(len(setting.parts.target))
-        if steps is None:
-            raise SpecError("dp-sgd-steps needs a learner that states the steps of a training on the target's rows")
-        count = self.trainings if self.steps is None else min(self.trainings, -(-self.steps // steps.count))
-        require_units(count + 3)
+        steps, count = planned_steps(setting, self.trainings, self.steps)
         canary = RandomGradient() if self.canary is None and self.sampling else self.canary
         rows = len(setting.parts.target)
         sizes = [rows, *(max(2, round(batch / steps.private.sample_rate)) for batch in SMALL_DATA_BATCHES)]
@@ -233,21 +229,35 @@ class DpSgdSteps:
             trainings=searches + trainings,
             ceiling=(ceiling,),
             choices=() if search is None else (search,),
-            claim=self.step_claim(steps, claim.delta),
-            whole=partial(_whole_training, steps, claim, self.sampling, TEXT_STEP_PARTS if is_of_texts else STEP_PARTS),
+            claim=claim_of_step(steps, claim.delta, sampled=self.sampling),
+            whole=partial(whole_training, steps, claim, self.sampling, is_of_texts),
         )
 
-    def step_claim(self, steps: ClaimedSteps, delta: float) -> Claim:
-        noise = steps.private.noise_multiplier
-        if not noise:
-            return Claim(math.inf, relation=Relation.ADD_REMOVE)
-        sampled = SubsampledGaussian(noise, steps.private.sample_rate, 1)
-        curve = sampled if self.sampling else GaussianDP(1 / noise)
-        return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)
+
+def planned_steps(setting: Setting, trainings: int, steps: int | None) -> tuple[ClaimedSteps, int]:
+    """Return the claimed steps of a training, and the number of trainings: as few as have so many steps.
+
+    Raises: SpecError if the learner states no steps on the target's rows.
+    """
+    claimed: ClaimedSteps | None = setting.mechanism.claimed_steps(len(setting.parts.target))
+    if claimed is None:
+        raise SpecError("this game needs a learner that states the steps of a training on the target's rows")
+    count = trainings if steps is None else min(trainings, -(-steps // claimed.count))
+    require_units(count + 3)
+    return claimed, count
 
 
-def _whole_training(
-    steps: ClaimedSteps, claim: Claim, sampled: bool, parts: str, finding: Finding, step_claim: Claim
+def claim_of_step(steps: ClaimedSteps, delta: float, *, sampled: bool = False) -> Claim:
+    """Return the claim of a step, with its sampling or without; infinite if the step has no noise."""
+    noise = steps.private.noise_multiplier
+    if not noise:
+        return Claim(math.inf, relation=Relation.ADD_REMOVE)
+    curve = SubsampledGaussian(noise, steps.private.sample_rate, 1) if sampled else GaussianDP(1 / noise)
+    return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)
+
+
+def whole_training(
+    steps: ClaimedSteps, claim: Claim, sampled: bool, is_of_texts: bool, finding: Finding, step_claim: Claim
 ) -> tuple[str, ...]:
     """Return lines for the report: claim of the training, p-value of the step's claim, noise and its cost, scope."""
     evidence = finding.evidence if isinstance(finding, Bound) else ()
@@ -260,7 +270,7 @@ def _whole_training(
             f", if all steps had noise: {steps.without_noise:,} of {steps.count:,} have none by the accountant's "
             "record, so no finite epsilon holds for the training"
         )
-    sampling = ", and their sampling" if sampled else ""
+    parts, sampling = TEXT_STEP_PARTS if is_of_texts else STEP_PARTS, ", and their sampling" if sampled else ""
     return (claimed, *p_values, *composed, TESTED_PARTS.format(parts=f"{parts}{sampling}"))
 
 
@@ -334,7 +344,6 @@ def train_steps(
     train = target
     if isinstance(target, Examples):  # texts are never few: the search for the number of rows is for examples
         train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
-    show = mechanism.show_text_steps if isinstance(target, Texts) else mechanism.show_steps
     probe = StepProber(
         attack,
         claimed.private.noise_multiplier,
@@ -349,25 +358,32 @@ def train_steps(
     step_canary = StepCanary(
         probe, seed.child("coins").rng(), clip=claimed.private.clip, divisor=claimed.divisor, sampled=sampled
     )
-    with limited_threads(compute.threads), np.errstate(all="ignore"):
-        try:
-            show(train, step_canary, seed=seed.child("training").sequence(), compute=compute)
-        except Exception:
-            # A training loop may fail on few rows; its missing steps count as wrong guesses.
-            if not crafted:
-                raise
-    if not step_canary.step and crafted:
-        return Steps.none(claimed.count)
+    try:
+        show_steps(mechanism, train, step_canary, claimed.count, seed=seed.child("training"), compute=compute)
+    except Exception:
+        # A training loop may fail on few rows; its missing steps count as wrong guesses.
+        if not crafted or step_canary.step > claimed.count:
+            raise
     if not step_canary.step:
-        raise InputError("a training must show its steps: it never called `observe`")
-    require(
-        step_canary.step <= claimed.count,
-        f"a training must show the {claimed.count} steps it states",
-        shown=step_canary.step,
-    )
+        return Steps.none(claimed.count)
     # Padding: the number of trials must not depend on where a training breaks off.
     steps = replace(probe.steps().padded(claimed.count), rows=size)
     return steps if search is None and not without_search else replace(steps, left=Steps.none(0).left)
+
+
+def show_steps(
+    mechanism: Any, train: Examples | Texts, canary: StepCanary, count: int, *, seed: Seed, compute: Compute
+) -> None:
+    """Train once and show each step to a canary.
+
+    Raises: InputError if the training shows no step, or more steps than `count`, the number that it states.
+    """
+    show = mechanism.show_text_steps if isinstance(train, Texts) else mechanism.show_steps
+    with limited_threads(compute.threads), np.errstate(all="ignore"):
+        show(train, canary, seed=seed.sequence(), compute=compute)
+    if not canary.step:
+        raise InputError("a training must show its steps: it never called `observe`")
+    require(canary.step <= count, f"a training must show the {count} steps it states", shown=canary.step)
 
 
 def copied_rows(target: Examples, count: int, rng: np.random.Generator) -> Examples:
@@ -431,12 +447,14 @@ def score_steps(search: StepSearch | None, trainings: tuple[Steps, ...]) -> Iter
 
 
 @unit
-def check_noise(trainings: tuple[Steps, ...], noise: float) -> NoiseForm:
-    """Combine the p-values of trainings whose batches were observed, by Bonferroni correction."""
+def check_noise(trainings: tuple[Any, ...], noise: float) -> NoiseForm:
+    """Combine the p-values of trainings whose batches were observed, by Bonferroni correction, and what they show."""
     p_values = np.array([training.form for training in trainings])
     tested = np.isfinite(p_values)
     smallest = np.where(tested, p_values, 1.0).min(0)
-    return NoiseForm(np.where(tested.any(0), np.minimum(1.0, tested.sum(0) * smallest), np.nan), noise)
+    points_to = next((training.points_to for training in trainings if training.points_to), ())
+    combined = np.where(tested.any(0), np.minimum(1.0, tested.sum(0) * smallest), np.nan)
+    return NoiseForm(combined, noise, points_to=points_to)
 
 
 @unit

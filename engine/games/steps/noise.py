@@ -167,6 +167,7 @@ class NoiseForm:
     p_values: NDArray[np.float64]  # p-value of each of `LOOKS` over all trainings; NaN if not tested
     noise: float  # claimed noise multiplier
     decoded: bool = False  # True if the noise of a step was decoded by that of earlier ones, as the claim says
+    points_to: tuple[str, ...] = ()  # parts of the training that may be wrong, which are hints
 
     @property
     def odd(self) -> tuple[str, ...]:

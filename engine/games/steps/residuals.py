@@ -2,8 +2,9 @@
 
 A step is fully observed: the gradients of its batch, as in the worst case, and the noisy sum. The residual, which is
 the sum without the batch, is noise and, in half of the steps, a canary. If the noise is too regular, a feature tells
-both apart: noise that is reused, lies in few directions, is equal in two coordinates, misses some, or goes on in the
-next step. What a loop keeps of gradients before the clip shows in the size of this step or the next one.
+both apart: noise that is reused, lies in few directions, is equal in two coordinates, or misses some. What a loop
+keeps of gradients before the clip shows in the size of this step or the next one. Noise that is too small on some
+weights, repeats earlier noise or is linear in it is for the game of many coins (`dp_sgd_coins.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from dpaudit.engine.games.steps.aggregation import clipped_sum
 from dpaudit.engine.games.steps.noise import Recurrence
@@ -36,13 +36,9 @@ LEAST_SIZE = 1e-100
 """Smallest square of which a logarithm is taken."""
 MAX_COMPARED_ROWS = 64
 """Largest number of rows of a batch that are compared with those of the step before."""
-LAGS, MIN_STEPS_IN_TIME = 6, 16
-"""Number of earlier steps that may correlate with a step, and of steps from which correlations are used."""
-CORRELATED = 1.1
-"""Factor by which other steps must lower the variance of a step's noise before they are used."""
-FEATURES, NEXT_FEATURES = 20, 12
+FEATURES, NEXT_FEATURES = 18, 11
 """Numbers of features of a step, and of those that see the next step too."""
-BARE, RUN = 10, 13
+BARE, RUN = 9, 11
 """Indices of the features that count weights without noise, and the evidence in nats of a run of stored noise."""
 
 
@@ -66,11 +62,9 @@ class Residuals:
 
     def __init__(self, weights: int, noise: float, earlier: NDArray[np.float32] | None = None) -> None:
         none = np.zeros((0, weights), np.float32)
-        self._earlier = none if earlier is None or earlier.shape[1] != weights else earlier  # of earlier trainings
+        earlier = none if earlier is None or earlier.shape[1] != weights else earlier  # of earlier trainings
         self._noise = noise
-        self._recurrence = Recurrence(np.asarray(self._earlier, np.float64), noise)
-        self._lagged, self._lagged_products = np.zeros((LAGS + 2, weights)), np.zeros(LAGS + 2)
-        self._earlier_squares = np.square(self._earlier, dtype=np.float64).sum(1)
+        self._recurrence = Recurrence(np.asarray(earlier, np.float64), noise)
         self._latest = np.empty((max(2, MAX_STORED_NUMBERS // weights), weights))  # a ring buffer
         self._norm_squares = np.empty(len(self._latest))
         self._directions = np.empty((min(weights // 2, MAX_STORED_NUMBERS // weights), weights))
@@ -106,7 +100,6 @@ class Residuals:
             [
                 residual @ canary / max(float(canary @ canary), LEAST_VARIANCE),
                 released @ canary,
-                self._nearest(residual, canary, norms),
                 self._outside_span(residual, canary, norms),
                 self._typical_norm(norms),
                 size,
@@ -115,7 +108,6 @@ class Residuals:
                 scaled @ canary,
                 np.log(np.abs(residual).max() + LEAST_SIZE),
                 self._bare_weights(residual, without, norms),
-                0.0 if self._count < MIN_STEPS else _log_ratio(residual, canary, self._squares / self._count),
                 self._by_pair(residual, canary),
                 self._recurrence.nats(without) - self._recurrence.nats(residual),
                 released @ step.direction / step.norm,
@@ -143,7 +135,6 @@ class Residuals:
         before = 0.0 if self._before is None else _log_distance(step.batch, self._before.batch)
         return np.array(
             [
-                self._in_time(step, following),
                 _log_size(following.released),
                 _log_size(following.released) - _log_size(step.released),
                 _log_size(following.released * step.direction) - _log_size(step.released * step.direction),
@@ -173,20 +164,9 @@ class Residuals:
         self._squares += residual**2
         self._count += 1
         self._recurrence.add(residual)
-        self._lagged = np.concatenate([residual[None], self._lagged[:-1]])
-        self._lagged_products += self._lagged @ residual
         if self._products is not None:
             self._products += np.outer(residual, residual)
             self._pair()
-
-    def _nearest(self, residual: Floats, canary: Floats, norms: tuple[float, float]) -> float:
-        """Return the decrease of the distance to the nearest earlier residual or its negative."""
-        if not self._count + len(self._earlier):
-            return 0.0
-        dots, moved = (np.concatenate([self.stored @ row, self._earlier @ row]) for row in (residual, canary))
-        squares = np.concatenate([self._norm_squares[: self._count], self._earlier_squares])
-        near = (squares - 2 * np.abs([dots, dots - moved])).min(1) + np.square(norms)
-        return float(np.sqrt(max(near[0], 0)) - np.sqrt(max(near[1], 0)))
 
     def _outside_span(self, residual: Floats, canary: Floats, norms: tuple[float, float]) -> float:
         """Return the decrease of the part outside the span of earlier residuals."""
@@ -214,18 +194,6 @@ class Residuals:
             return 0.0
         partner, factor, variance = self._partner
         return _log_ratio(residual - factor * residual[partner], canary - factor * canary[partner], variance)
-
-    def _in_time(self, step: ObservedStep, following: ObservedStep) -> float:
-        """Return the part along the canary, less what steps before and after tell of noise that goes on in time."""
-        residual, square = step.residual, max(float(step.effect @ step.effect), LEAST_VARIANCE)
-        if self._count >= MIN_STEPS_IN_TIME and self._lagged_products[0] > 0:
-            products = self._lagged_products / self._lagged_products[0]
-            products[0] += 1e-3
-            precision = np.linalg.inv(linalg.toeplitz(products))[1]
-            if precision[1] > CORRELATED:
-                others = np.concatenate([(following.residual - following.effect / 2)[None], self._lagged[:LAGS]])
-                residual = residual + np.delete(precision, 1) / precision[1] @ others
-        return float(residual @ step.effect / square)
 
     def _pair(self) -> None:
         if self._products is None or self._count < MIN_STEPS or (self._count & (self._count - 1) and self._count % 16):

@@ -87,6 +87,7 @@ class Steps:
     size: Floats  # mean square of the residual, over the claimed variance
     rows: int = 0  # number of rows in the training data
     form: Floats = field(default_factory=lambda: np.full(len(LOOKS), np.nan))  # p-values of its noise, see `form_of`
+    points_to: tuple[str, ...] = ()  # parts of the training that may be wrong
     # latest residuals in clips, shape (some steps, weights), which may recur in another training
     left: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
@@ -181,8 +182,8 @@ class StepProber:
         self._count, self._farthest = 0, CANARY_NORM
         self._batches_shown = True
 
-    def gradient(self, weights: int, batch: Floats | None) -> Floats:
-        """Return the next canary's gradient in clips, shape (weights,); `batch` has shape (batch, weights)."""
+    def gradients(self, weights: int, batch: Floats | None) -> Floats:
+        """Return the next canary's gradient in clips, shape (1, weights); `batch` has shape (batch, weights)."""
         if self._residuals is None:
             earlier = [rows for rows in self._earlier if rows.shape[1] == weights]
             numbers = np.concatenate(earlier)[-max(1, MAX_PASSED_NUMBERS // weights) :] if earlier else None
@@ -199,9 +200,9 @@ class StepProber:
             raw = raw.astype(np.float32).astype(np.float64)  # as the loop receives it
             self._expected = self._aggregation.expected(self._batch, raw)
         self._count += 1
-        return raw
+        return raw[None]
 
-    def see(self, released: Floats, joined: bool) -> None:
+    def see(self, released: Floats, joined: Flags) -> None:
         """Observe a noisy sum, in clips; the previous step is guessed before its coin is used."""
         assert self._residuals is not None
         fit = None
@@ -213,7 +214,7 @@ class StepProber:
             step = ObservedStep(released, released, self._unit, self._unit, self._norm, self._batch)
         self._finish(step)
         features = self._features(step)
-        self._waiting = _WaitingStep(step, joined, self._kind, features, fit)
+        self._waiting = _WaitingStep(step, bool(joined[0]), self._kind, features, fit)
 
     def steps(self) -> Steps:
         """Return all steps so far; nothing can be observed afterwards."""
@@ -225,7 +226,8 @@ class StepProber:
             return Steps(*columns)
         stored = self._residuals.stored
         latest = stored[-max(1, MAX_PASSED_NUMBERS // stored.shape[1]) :]
-        return Steps(*columns, form=form_of(stored, self._noise), left=latest.astype(np.float32))
+        points_to, form = self._aggregation.points_to, form_of(stored, self._noise)
+        return Steps(*columns, form=form, points_to=points_to, left=latest.astype(np.float32))
 
     @property
     def _has_one_feature(self) -> bool:

@@ -29,9 +29,8 @@ class TextTrainer(Protocol):
     """A way to fine-tune a causal language model, registered as "text-trainer".
 
     One that has `claimed_steps(records)`, and whose `train` takes a `canary`, shows its steps to the game dp-sgd-steps.
-    A step calls `canary.gradient(step, weights)`, clips the result like the gradient of a record, adds it to the sum
-    unless it is None, adds the noise, and calls `canary.observe(step, sum / divisor)` with the divisor of
-    `ClaimedSteps`.
+    A step calls `canary.gradients(step, weights)`, clips each row like the gradient of a record, adds them to the sum,
+    adds the noise, and calls `canary.observe(step, sum / divisor)` with the divisor of `ClaimedSteps`.
     """
 
     def claim(self, records: int) -> Claim | None:

@@ -199,11 +199,9 @@ class FineTuning:
 
     def _join_canary(self, step: int, sums: Mapping[str, Tensor]) -> None:
         assert self.canary is not None
-        row = self.canary.gradient(step, sum(value.numel() for value in sums.values()))
-        if row is None:
-            return
-        gradient = torch.from_numpy(row).to(self.device)
-        gradient = gradient * clip_factors(gradient.norm(), self.steps.private.clip)
+        rows = torch.from_numpy(self.canary.gradients(step, sum(value.numel() for value in sums.values())))
+        factors = clip_factors(rows.norm(dim=1, keepdim=True), self.steps.private.clip)
+        gradient = (rows * factors).sum(0).to(self.device)
         for value, part in zip(sums.values(), gradient.split([v.numel() for v in sums.values()]), strict=True):
             value += part.view(value.shape)
 

@@ -143,7 +143,7 @@ class PrivateStack(Stack):
                 batch, canaries = self._without_records(batch)
                 self.sum_gradients(batch, None)
                 rows_sum = self.gradient / self.recipe.batch_size
-            self.sum_gradients(batch, canaries)
+            self._sum_all(batch, canaries)
             if deviation := self.noise_deviation(last=step == total - 1):
                 self.add_noise(noises, deviation)
             rate = self._rate_at(step / total)
@@ -217,6 +217,18 @@ class PrivateStack(Stack):
             norms = canaries.abs() if self.record_weights else canaries.norm(dim=1, keepdim=True)
             self.gradient += canaries * clip_factors(norms, clip)
 
+    def _sum_all(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
+        """Write each model's sum of clipped gradients; one model may have any number of canaries."""
+        if self.step_canary is None or canaries is None or len(canaries) == 1:
+            self.sum_gradients(batch, canaries)
+            return
+        without_rows, total = [positions[:0] for positions in batch], torch.zeros_like(self.gradient)
+        for canary in canaries:
+            self.sum_gradients(without_rows, canary[None])
+            total += self.gradient
+        self.sum_gradients(batch, None)
+        self.gradient += total
+
     def noise_deviation(self, *, last: bool) -> float:
         """Return the standard deviation of the noise on the sum; `last` is True in the last step."""
         return self.private.noise_multiplier * self.private.clip
@@ -234,13 +246,13 @@ class PrivateStack(Stack):
         return self._inputs(picked), self._targets(picked), present
 
     def _canaries_at(self, step: int, sampled: NDArray[np.bool_]) -> Tensor | None:
-        """Return each model's canary in a step, zeros if not sampled; None if no model has a canary."""
+        """Return each model's canary in a step, zeros if not sampled, or all of one model; None if there are none."""
         if self.canaries is not None and not self.record_weights:
             return self.canaries * torch.from_numpy(sampled).to(self.canaries)[:, None]
         if self.step_canary is None:
             return None
-        gradient = self.step_canary.gradient(step, self.kernel.layout.total)
-        return torch.from_numpy(gradient)[None].to(self.device) if gradient is not None and sampled[0] else None
+        gradients = self.step_canary.gradients(step, self.kernel.layout.total)
+        return torch.from_numpy(gradients).to(self.device) if len(gradients) and sampled[0] else None
 
 
 def poisson_sample(rng: np.random.Generator, records: int, rate: float) -> NDArray[np.int64]:

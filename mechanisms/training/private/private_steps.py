@@ -3,8 +3,8 @@
 Each step samples every record with probability q and adds N(0, (m C)^2) to a sum of vectors of norm at most C. This is
 the Poisson-subsampled Gaussian mechanism under adding or removing a record.
 
-A fair coin decides if a `StepCanary` joins a step. At every step, the DP-SGD loop gets the canary's gradient
-(`gradient` or `join`), treats it like that of an example, and passes the noisy gradient to `observe`.
+Fair coins decide which canaries join a step. At every step, the DP-SGD loop gets their gradients from a `StepCanary`
+(`gradients` or `join`), treats them like those of examples, and passes the noisy gradient to `observe`.
 
 Source: Nasr et al. (2023), arXiv:2302.07956, section 5.
 """
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 MAX_BATCH_NUMBERS = 20_000_000  # maximum size of a batch of gradients that is passed to a probe
 
@@ -80,26 +81,26 @@ class ClaimedSteps:
 
 
 class StepProbe(Protocol):
-    """Chooses the canary of each step and receives the released sum; all in units of the clip."""
+    """Chooses the canaries of each step and receives the released sum; all in units of the clip."""
 
-    def gradient(self, weights: int, batch: Floats | None) -> Floats:
-        """Return the next canary's gradient before clipping, shape (weights,).
+    def gradients(self, weights: int, batch: Floats | None) -> Floats:
+        """Return the gradients of the next canaries before clipping, shape (canaries, weights).
 
         `batch` has the other gradients of the step before clipping, shape (batch, weights), or None if unknown.
         """
 
-    def see(self, released: Floats, joined: bool) -> None:
-        """Receive the step's noisy sum, shape (weights,); `joined` is True if the canary took part."""
+    def see(self, released: Floats, joined: Flags) -> None:
+        """Receive the step's noisy sum, shape (weights,); `joined` is True for each canary that took part."""
 
 
 class StepCanary:
-    """The canary of one training. Each step 0, 1, 2, ... requests its gradient once and is then observed.
+    """The canaries of one training. Each step 0, 1, 2, ... requests their gradients once and is then observed.
 
     Attributes:
         clip: Claimed maximum norm of one example's gradient.
-        sampled: True if the step's sampling must also select the canary after the coin admits it.
+        sampled: True if the step's sampling must also select a canary after the coin admits it.
         step: Number of observed steps.
-        awaits_observation: True if the current step has requested the canary and is not observed yet.
+        awaits_observation: True if the current step has requested its canaries and is not observed yet.
     """
 
     def __init__(
@@ -108,10 +109,10 @@ class StepCanary:
         self.clip, self.sampled, self.step, self.awaits_observation = clip, sampled, 0, False
         self._probe, self._rng, self._unit = probe, rng, clip / divisor
         self._weights: int | None = None
-        self._joined = False
+        self._joined: Flags = np.zeros(0, np.bool_)
 
-    def gradient(self, step: int, weights: int, batch: Any = None) -> NDArray[np.float32] | None:
-        """Return the canary's gradient before clipping, shape (weights,); None if the coin excludes it.
+    def gradients(self, step: int, weights: int, batch: Any = None) -> NDArray[np.float32]:
+        """Return the gradients before clipping of the canaries that the coins admit, shape (canaries, weights).
 
         `batch` has the other gradients of the step, shape (batch, weights). Call once for each step, in order.
         """
@@ -124,20 +125,20 @@ class StepCanary:
         require(weights == expected, f"a gradient must have {expected} weights", weights=weights)
         self._weights, self.awaits_observation = weights, True
         rows = None if batch is None or batch.shape[0] * weights > MAX_BATCH_NUMBERS else _array(batch) / self.clip
-        row = self._probe.gradient(weights, rows)
-        self._joined = bool(self._rng.random() < 0.5)
-        return (self.clip * row).astype(np.float32) if self._joined else None
+        canaries = self._probe.gradients(weights, rows)
+        self._joined = self._rng.random(len(canaries)) < 0.5
+        return (self.clip * canaries[self._joined]).astype(np.float32)
 
     def join(self, step: int, gradients: Any) -> Any:
-        """Return the gradients (batch, weights) before clipping, with the canary's appended if it takes part."""
-        row = self.gradient(step, gradients.shape[1], gradients)
-        if row is None:
+        """Return the gradients (batch, weights) before clipping, with those of the canaries that take part appended."""
+        rows = self.gradients(step, gradients.shape[1], gradients)
+        if not len(rows):
             return gradients
         if isinstance(gradients, np.ndarray):
-            return np.concatenate([gradients, row[None].astype(gradients.dtype)])
+            return np.concatenate([gradients, rows.astype(gradients.dtype)])
         import torch
 
-        return torch.cat([gradients, torch.from_numpy(row)[None].to(gradients)])
+        return torch.cat([gradients, torch.from_numpy(rows).to(gradients)])
 
     def observe(self, step: int, gradient: Any) -> None:
         """Record the noisy gradient used by a step, shape (weights,), array or tensor."""

@@ -16,8 +16,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.observer.directions import Directions
-from dpaudit.engine.observer.guesses import LAGS, NoiseModel
+from dpaudit.engine.games.steps.directions import Directions
+from dpaudit.engine.games.steps.guesses import LAGS, NoiseModel
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.observer.directions import SETS, Directions
+from dpaudit.engine.games.steps.directions import SETS, Directions
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

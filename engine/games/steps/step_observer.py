@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, StepNoise
+from dpaudit.engine.games.steps.directions import SETS, Directions
+from dpaudit.engine.games.steps.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
-from dpaudit.engine.observer.directions import SETS, Directions
-from dpaudit.engine.observer.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.estimators.scores import CoinScores
 from dpaudit.registry import register
 
