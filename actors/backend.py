@@ -73,6 +73,10 @@ class Completion:
 class Backend(Protocol):
     """Runs units and returns them in order of completion."""
 
+    @property
+    def runs_answers(self) -> bool:
+        """True if it runs units whose results are not stored: workers are trusted, and several run at a time."""
+
     def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         """Return a lower bound on the number of units that can be submitted now.
 
@@ -261,6 +265,8 @@ def _isolated(unit: Unit) -> Unit:
 
 class InProcess:
     """Runs units one after another in this process, without Ray. Units cannot write to `shared`."""
+
+    runs_answers = False
 
     def __init__(
         self,

@@ -95,6 +95,8 @@ class _Child:
 class ChildProcesses:
     """Runs units in `count` child processes; a child that dies or hangs is replaced."""
 
+    runs_answers = False
+
     def __init__(
         self,
         shared: Mapping[str, Any],

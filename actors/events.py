@@ -34,6 +34,7 @@ class EventKind(StrEnum):
     UNIT_SKIPPED = "unit-skipped"  # a unit it needs failed
     UNIT_REPEATED = "unit-repeated"  # it ran a second time for comparison; `detail` describes a difference
     UNIT_REMARKED = "unit-remarked"  # it changed its process as `detail` says; the change was undone
+    ESTIMATED = "estimated"  # a worker has computed the bounds of an audit; no unit of the plan
     UNITS_SPARED = "units-spared"  # `count` units were not run, because the outcome no longer depends on them
     WORKER_STARTED = "worker-started"
     WORKER_LOST = "worker-lost"
@@ -92,7 +93,11 @@ class EventStream:
                     flush()
 
 
-BUFFERED_KINDS = {EventKind.UNIT_STARTED, EventKind.UNIT_DONE}  # frequent: listeners may buffer them until `flush`
+BUFFERED_KINDS = {
+    EventKind.UNIT_STARTED,
+    EventKind.UNIT_DONE,
+    EventKind.ESTIMATED,
+}  # frequent: listeners may buffer them until `flush`
 
 
 class EventLog:

@@ -105,7 +105,9 @@ class Worker:
 
     def _write(self, unit: Unit, attempt: Attempt) -> Attempt:
         """Write the file of a successful, silent attempt without remarks, if the worker shares the driver's folder."""
-        if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has_file(unit.key):
+        if attempt.error or attempt.remarks or attempt.printed or unit.is_answer:
+            return attempt
+        if self._store is None or self._store.has_file(unit.key):
             return attempt
         try:
             self._store.write(unit.key, attempt.content)
@@ -152,6 +154,8 @@ class RayPool:
         fail_alone: Kinds whose units fail, and end nothing else, if they fit on no node.
     Raises: RunError if a unit of another kind fits on no node of the cluster.
     """
+
+    runs_answers = True
 
     def __init__(
         self,

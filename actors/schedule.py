@@ -6,13 +6,13 @@ import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, cast
 
 from dpaudit.actors.backend import Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
 from dpaudit.actors.storage.store import Provenance, UnitStore, decode_unit
-from dpaudit.actors.unit import Resources, Unit
+from dpaudit.actors.unit import AnswerTask, Resources, Unit
 
 MAX_ATTEMPTS = 2  # for a unit that failed with a retryable error (`Attempt.retryable`)
 MAX_LOSSES = 4  # workers that may die while they run a unit before the unit counts as the cause
@@ -41,6 +41,7 @@ class RunOutcome:
     skipped: frozenset[str] = frozenset()  # keys of units that did not need to run
     reused: Provenance = Provenance()  # of the results from earlier runs
     damaged: Mapping[str, str] = field(default_factory=dict)  # defect of each damaged file, by key
+    answers: Mapping[str, Any] = field(default_factory=dict)  # values that are not stored, by key of their units
 
 
 def run_units(
@@ -51,15 +52,18 @@ def run_units(
     skip: Skip | None = None,
     repeats: int = 0,
     defer: Defer | None = None,
+    answers: dict[str, Any] | None = None,
 ) -> RunOutcome:
-    """Run every unit whose result is not in the store, each after the units it needs.
+    """Run every unit whose result is not in the store, each after the units it needs and follows.
 
     Args:
         skip: Called before the start and whenever units have ended; the units that it returns are not started.
         repeats: Maximum number of cheap units, with no needs, that are run a second time to compare the results.
         defer: Called like `skip`; its units wait. Units still deferred when all others have ended are not run.
+        answers: Filled with the values of units that are not stored, by key, as soon as they are known; None for a unit
+            that failed, needs a failed one, or that the backend does not run.
     """
-    return _Schedule(units, backend, store, events, skip, repeats, defer).run()
+    return _Schedule(units, backend, store, events, skip, repeats, defer, {} if answers is None else answers).run()
 
 
 @dataclass
@@ -71,6 +75,7 @@ class _Schedule:
     skip: Skip | None = None
     repeats: int = 0
     defer: Defer | None = None
+    answers: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)  # duration of units that finished in this run
     repeating: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
@@ -87,19 +92,20 @@ class _Schedule:
         unique = {unit.key: unit for unit in self.units}
         self.finished = self.store.finished(unique)
         reused, damaged = self.store.provenance(self.finished), dict(self.store.damaged)
-        self.events.emit(Event(EventKind.UNITS_PLANNED, count=len(unique)))
+        stored = {unit.key for unit in unique.values() if not unit.is_answer}
+        self.events.emit(Event(EventKind.UNITS_PLANNED, count=len(stored)))
         if self.finished:
             self.events.emit(Event(EventKind.UNITS_CACHED, count=len(self.finished)))
         waiting = [unit for unit in unique.values() if unit.key not in self.finished]
         for unit in (unit for unit in waiting if unit.key in damaged):
             self._emit(EventKind.UNIT_DAMAGED, unit, detail=damaged[unit.key])
         self.users = Counter(need for unit in waiting for need in set(unit.needs))
-        self.missing = {unit.key: set(unit.needs) - self.finished for unit in waiting}
+        self.missing = {unit.key: {*unit.needs, *unit.follows} - self.finished for unit in waiting}
         self.dependents = defaultdict[str, list[Unit]](list)
         for unit in waiting:
             for need in self.missing[unit.key]:
                 self.dependents[need].append(unit)
-        ready = [unit for unit in waiting if not self.missing[unit.key]]
+        ready = self._runnable([unit for unit in waiting if not self.missing[unit.key]])
         chains = self._gpu_chains(waiting)
         # Units with finished needs first, as during a run, to complete what an earlier run began. Then those with the
         # longest chains on GPUs, since GPUs would be idle at the end while the last chain runs alone.
@@ -108,10 +114,18 @@ class _Schedule:
         self.repeating |= {unit.key for unit in repeated}
         self._drain(repeated)
         self.events.flush()
-        skipped = unique.keys() - self.finished - self.failed.keys()
+        skipped = stored - self.finished - self.failed.keys()
         if skipped:
             self.events.emit(Event(EventKind.UNITS_SPARED, count=len(skipped)))
-        return RunOutcome(frozenset(self.finished), self.failed, self.ran, frozenset(skipped), reused, damaged)
+        return RunOutcome(
+            frozenset(self.finished), self.failed, self.ran, frozenset(skipped), reused, damaged, self.answers
+        )
+
+    def _runnable(self, ready: list[Unit]) -> list[Unit]:
+        """Return the units that the backend runs; the others of them get no answer."""
+        if not self.backend.runs_answers:
+            self.answers |= {unit.key: None for unit in ready if unit.is_answer}
+        return [unit for unit in ready if not unit.is_answer or unit.key not in self.answers]
 
     def _gpu_chains(self, waiting: Sequence[Unit]) -> dict[str, int]:
         """Return the largest number of units with a GPU that must run one after another from each unit on, by key."""
@@ -210,7 +224,12 @@ class _Schedule:
     def _start(self, unit: Unit) -> None:
         self.tries[unit.key] += 1
         self.in_flight += 1
-        self._emit(EventKind.UNIT_STARTED, unit, attempt=self.tries[unit.key])
+        if unit.is_answer:
+            task = cast(AnswerTask, unit.task)
+            metadata = {key: self.store.schema(key).metadata or {} for key in unit.follows}
+            unit = replace(unit, task=task.following({key: each for key, each in metadata.items() if each}))
+        else:
+            self._emit(EventKind.UNIT_STARTED, unit, attempt=self.tries[unit.key])
         self.store.set_aside_damaged(unit.key)
         needed = bool(self.users[unit.key]) and unit.key not in self.repeating
         for need in unit.needs:
@@ -241,6 +260,11 @@ class _Schedule:
             return self._record_loss(unit, attempt.error)
         tries = self.tries[unit.key]
         details: dict[str, Any] = {"attempt": tries, "seconds": attempt.seconds, "worker": attempt.worker}
+        if not attempt.error and unit.is_answer:
+            self.answers[unit.key] = cast(AnswerTask, unit.task).value(decode_unit(attempt.content))
+            self._release(unit)
+            self._emit(EventKind.ESTIMATED, unit, time=time.time() - attempt.report_delay_s, **details)
+            return []
         if not attempt.error:
             if attempt.content:  # else the worker has written it to the store
                 self.store.write(unit.key, attempt.content)
@@ -256,8 +280,10 @@ class _Schedule:
             dependents = self.dependents.get(unit.key, [])
             for dependent in dependents:
                 self.missing[dependent.key].discard(unit.key)
-            return [each for each in dependents if not self.missing[each.key] and each.key not in self.failed]
-        if attempt.retryable and tries - self.losses[unit.key] < MAX_ATTEMPTS:
+            return self._runnable(
+                [each for each in dependents if not self.missing[each.key] and each.key not in self.failed]
+            )
+        if attempt.retryable and not unit.is_answer and tries - self.losses[unit.key] < MAX_ATTEMPTS:
             self._emit(EventKind.UNIT_RETRIED, unit, detail=attempt.error, **details)
             return [unit]
         self._fail(unit, attempt.error, **details)
@@ -275,12 +301,16 @@ class _Schedule:
         return []
 
     def _fail(self, unit: Unit, reason: str, kind: EventKind = EventKind.UNIT_FAILED, **details: Any) -> None:
+        if unit.is_answer:
+            self.answers[unit.key] = None
+            self._release(unit)
+            return
         self.failed[unit.key] = reason
         self.store.fail(unit.key, reason)
         self._emit(kind, unit, detail=reason, **details)
         self._release(unit)
         for dependent in self.dependents.get(unit.key, []):
-            if dependent.key not in self.failed:
+            if dependent.key not in self.failed.keys() | self.answers.keys():
                 reason = f"not run: it needs '{unit.label}', which failed"
                 self._fail(dependent, reason, EventKind.UNIT_SKIPPED, attempt=self.tries[dependent.key])
 

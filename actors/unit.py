@@ -37,6 +37,16 @@ class Task(Protocol):
         """Return the result. After a TrainingError the unit is retried, then recorded as failed."""
 
 
+class AnswerTask(Task, Protocol):
+    """Task of a unit whose result is not stored: it follows from stored results, and the driver gets it as a value."""
+
+    def following(self, metadata: Mapping[str, Mapping[bytes, bytes]]) -> AnswerTask:
+        """Return the task with the metadata of the results of `Unit.follows`, by key."""
+
+    def value(self, table: pa.Table) -> Any:
+        """Return the value in the table that `run` returned."""
+
+
 RAY_NAMES = ("CPU", "GPU", "memory", "object_store_memory")
 """Ray's names of resources that are not custom ones."""
 LEAST_AMOUNT = 0.0001
@@ -136,6 +146,8 @@ class Unit:
     needs: tuple[str, ...] = ()  # keys of the units whose results it needs
     resources: Resources = Resources()
     key: str = ""  # hash of everything that determines the result; name of its file in the run folder
+    follows: tuple[str, ...] = ()  # keys of further units that must finish first; the task gets their metadata only
+    is_answer: bool = False  # True if the task is an `AnswerTask`
     user_code: tuple[UserCode, ...] = field(default=(), repr=False)  # the user's code in the key
 
     @cached_property

@@ -14,7 +14,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,22 @@ def remove_left_sessions() -> None:
                     shutil.rmtree(folder, ignore_errors=True)
                 finally:
                     os.close(file)
+
+
+def called_on_this_node(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a reference to the value of a call that a Ray task makes on the node of this process.
+
+    Raises: RunError if no Ray session runs.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if not ray.is_initialized():
+        raise RunError("an object reference needs a Ray session. Call ray.init() before the audit, or read scores()")
+    if ray.util.client.ray.is_connected():  # this process is outside the cluster, and so are its files
+        return ray.put(function(*arguments))
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=here).remote(*arguments)
 
 
 def _lock_session(folder: Path) -> int:

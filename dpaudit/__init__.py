@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.request.loading import load_spec as load_spec
     from dpaudit.engine.run.checking import check as check
     from dpaudit.engine.run.driver import audit as audit
+    from dpaudit.engine.sweep.objective import objective as objective
     from dpaudit.engine.sweep.result import SweepResult as SweepResult
     from dpaudit.engine.sweep.running import restore_sweep as restore_sweep
     from dpaudit.engine.sweep.running import sweep as sweep
@@ -116,6 +117,7 @@ _HOMES = {
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.request.loading",
     "log_to_mlflow": "dpaudit.engine.cli.mlflow_runs",
+    "objective": "dpaudit.engine.sweep.objective",
     "preflight": "dpaudit.language_models.canary_texts.loss_record",
     "rank_synthetic": "dpaudit.synthetic_tables.front_door.ranking",
     "restore_sweep": "dpaudit.engine.sweep.running",

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import pickle
 import shutil
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
+import pyarrow as pa
 
 from dpaudit.actors.storage.store import UnitStore
+from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim
@@ -23,7 +28,7 @@ from dpaudit.engine.answer.result import AuditResult, SequentialProgress
 from dpaudit.engine.answer.sensitivity import MAX_ROWS, ceiling_bound, factor_of_scores, p_value_of, planted_factor
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.games.protocol import BLIND, PlantedNoise, Reading
-from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit
+from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, keys_of
 from dpaudit.engine.request.audit_spec import Audit
 from dpaudit.engine.request.build import call_text
 from dpaudit.estimators.bound import Bound
@@ -31,6 +36,7 @@ from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import Shiftable, control_estimator
 from dpaudit.estimators.scores import Scores, SharedOrders
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.queries.row_function import ALIKE, UNKNOWN, UNREADABLE, is_unreadable
 
 if TYPE_CHECKING:
@@ -43,10 +49,20 @@ SECONDS_FOR_P = 0.25  # longest computation of a bound with a p-value, which nee
 ROC_SEED = 0  # seed of the split that chooses the threshold of the accuracy
 
 
+class Tables(Protocol):
+    """Tables of finished units, by key."""
+
+    def read(self, key: str) -> pa.Table:
+        """Return the table of a unit."""
+
+    def schema(self, key: str) -> pa.Schema:
+        """Return the columns and metadata of a unit's table."""
+
+
 def read_audit(
     entry: PlannedAudit,
     finished: Set[str],
-    store: UnitStore,
+    tables: Tables,
     reader: SequentialReader | None = None,
     failures: Mapping[str, Failure] | None = None,
     evidence: Path | None = None,
@@ -56,13 +72,12 @@ def read_audit(
     """Return the result of an audit from its finished units.
 
     Args:
-        evidence: Folder into which scores are linked; None to link nothing and compute the finding only.
+        evidence: Folder that will have the scores; None to compute the finding only.
         p_value: False to leave out the p-value, which takes up to a second.
     """
-    audit = _Finished(entry, frozenset(finished), store, reader)
+    audit = _Finished(entry, frozenset(finished), tables, reader)
     if evidence is None:
         return audit.result(failures or {}, Path())
-    audit.link_scores(evidence)
     result = audit.result(failures or {}, evidence)
     if p_value:
         p = audit.p_value(result)
@@ -74,21 +89,103 @@ def read_audit(
     return replace(result, sensitivity=audit.with_factor(sensitivity, result.compared.claim))
 
 
+@dataclass(frozen=True)
+class ReadAudit:
+    """Task that reads an audit on a worker: bounds, sensitivity, ROC, p-value and all that pages print of them."""
+
+    entry: PlannedAudit  # without tasks of units whose tables are not read
+    evidence: Path  # as for `read_audit`
+    p_value: bool
+    metadata: Mapping[str, Mapping[bytes, bytes]] = field(default_factory=dict)  # of the units that it follows
+    name: ClassVar[str] = "read_audit"
+
+    @classmethod
+    def unit(cls, entry: PlannedAudit, evidence: Path, *, p_value: bool) -> Unit:
+        """Return the unit that reads an audit from the tables of its units."""
+        game = entry.game
+        scores = entry.scores
+        if game.reference is not None and scores:  # more rows than `MAX_ROWS` are not read
+            rows = game.replays * game.reference.rows
+            scores = scores[: 2 + math.ceil(MAX_ROWS * len(scores) / max(1, rows))]
+        facts = keys_of(each for each in (game.noise, game.planted) if each is not None)
+        needs = (*entry.tallies, *entry.controls, *entry.ceilings, *keys_of(entry.bounds), *facts, *scores)
+        needs = tuple(key for key in dict.fromkeys(needs) if key in entry.keys)
+        return Unit(
+            cls(_without_tasks(entry), evidence, p_value),
+            f"estimate of {entry.audit.name}",
+            needs=needs,
+            resources=Resources(max(unit.resources.cpus for unit in entry.units)),
+            key=answer_key(entry, p_value=p_value),
+            follows=tuple(sorted(entry.keys.difference(needs))),
+            is_answer=True,
+        )
+
+    def following(self, metadata: Mapping[str, Mapping[bytes, bytes]]) -> ReadAudit:
+        return replace(self, metadata=metadata)
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        tables = _InputTables(inputs.tables, self.metadata)
+        result = read_audit(self.entry, self.entry.keys, tables, evidence=self.evidence, p_value=self.p_value)
+        result.prepare()
+        return pa.table({"result": pa.array([cloudpickle.dumps(result)], pa.large_binary())})
+
+    def value(self, table: pa.Table) -> AuditResult:
+        # A worker of Ray may run any code anyway; no file of a run folder is unpickled.
+        result: AuditResult = pickle.loads(table["result"][0].as_py())
+        return result
+
+
+def answer_key(entry: PlannedAudit, *, p_value: bool) -> str:
+    """Return the key of an audit's answer: equal for equal evidence, claims and options, within this process."""
+    bare = replace(entry.audit, data=None)
+    confidences = entry.first_confidence, entry.last_confidence
+    facts = bare, entry.effective_claim, confidences, entry.scope, entry.of_check, entry.confirms, p_value
+    text = repr((facts, entry.scores, entry.tallies, entry.controls, entry.ceilings, sorted(entry.keys)))
+    return f"estimate-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+@dataclass(frozen=True)
+class _InputTables:
+    """Tables that a unit got, and metadata of others."""
+
+    tables: Mapping[str, pa.Table]
+    metadata: Mapping[str, Mapping[bytes, bytes]]
+
+    def read(self, key: str) -> pa.Table:
+        return self.tables[key]
+
+    def schema(self, key: str) -> pa.Schema:
+        return self.tables[key].schema if key in self.tables else pa.schema([], metadata=self.metadata.get(key))
+
+
+def _without_tasks(entry: PlannedAudit) -> PlannedAudit:
+    """Return the entry without data, and with units reduced to their keys, except those whose values are read."""
+    no_task: Any = None
+
+    def bare(units: Iterable[Unit]) -> tuple[Unit, ...]:
+        return tuple(Unit(no_task, "", key=unit.key) for unit in units)
+
+    names = ("evidence", "trainings", "control", "ceiling", "choices", "shadows")
+    parts: dict[str, Any] = {name: bare(getattr(entry.game, name)) for name in names}
+    game = replace(entry.game, where=None, **parts)
+    return replace(entry, audit=replace(entry.audit, data=None), game=game, units=bare(entry.units), state=None)
+
+
 class _Finished:
     """The finished units of one audit."""
 
     def __init__(
-        self, entry: PlannedAudit, finished: frozenset[str], store: UnitStore, reader: SequentialReader | None
+        self, entry: PlannedAudit, finished: frozenset[str], tables: Tables, reader: SequentialReader | None
     ) -> None:
         self._entry = entry
         self._audit: Audit = entry.audit
         self._keys = finished
-        self._store = store
+        self._store = tables
         self._reader = reader
         counted = reader.tallies if reader else tuple(key for key in entry.tallies if key in self._keys)
         groups = {key: self._decoded([key]) for key in counted}
         self._tallies = [tally for group in groups.values() for tally in group]
-        self._parts = entry.bound_parts(self._keys, groups.keys(), store.read)
+        self._parts = entry.bound_parts(self._keys, groups.keys(), tables.read)
 
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """Return the result; it names the folder `evidence`, which holds the linked scores."""
@@ -314,18 +411,20 @@ class _Finished:
         """Return the notes, metrics and failures of finished units."""
         return [outcome_metadata(self._store.schema(key)) for key in keys if key in self._keys]
 
-    def link_scores(self, target: Path) -> None:
-        """Link score tables into `target` as `<number>.parquet`, in the order of the plan."""
-        shutil.rmtree(target, ignore_errors=True)
-        keys = self._entry.scores
-        for number, key in enumerate(keys[: len(self._reader.tallies)] if self._reader else keys):
-            if key in self._keys:
-                target.mkdir(parents=True, exist_ok=True)
-                source, link = Path(self._store.path(key)), target / f"{number:05d}.parquet"
-                try:
-                    os.link(source, link)  # a hard link needs no copy
-                except OSError:
-                    shutil.copyfile(source, link)
+
+def link_scores(
+    entry: PlannedAudit, finished: Set[str], store: UnitStore, reader: SequentialReader | None, target: Path
+) -> None:
+    """Link the score tables of an audit into `target` as `<number>.parquet`, in the order of the plan."""
+    shutil.rmtree(target, ignore_errors=True)
+    for number, key in enumerate(entry.scores[: len(reader.tallies)] if reader else entry.scores):
+        if key in finished:
+            target.mkdir(parents=True, exist_ok=True)
+            source, link = Path(store.path(key)), target / f"{number:05d}.parquet"
+            try:
+                os.link(source, link)  # a hard link needs no copy
+            except OSError:
+                shutil.copyfile(source, link)
 
 
 def differing_parts(notes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:

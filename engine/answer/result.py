@@ -19,6 +19,7 @@ from dpaudit.estimators.finding import Comparison, Series, Validity
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from matplotlib.figure import Figure
 
     from dpaudit.estimators.family_bound import FamilyBound
@@ -96,7 +97,7 @@ class AuditResult(Answered, Test):
         """Columns of the finding's charts, by name; empty without a finding."""
         return {} if self.finding is None else self.finding.series
 
-    @property
+    @cached_property
     def own_comparison(self) -> Comparison | None:
         """Comparison of the first pass with the claim; None without a finding."""
         return None if self.finding is None else self.finding.comparison(self.compared.claim.curve)
@@ -142,13 +143,18 @@ class AuditResult(Answered, Test):
         bound = self.family_bound
         return f"{Validity.CONDITIONAL_ON_FAMILY}: {bound}" if bound is not None and bound.epsilon else ""
 
-    @property
+    @cached_property
     def violation_point(self) -> Comparison | None:
         """Point at which a rejected claim is exceeded, beyond proxy error; None unless the verdict is VIOLATION."""
         if self.verdict is not Verdict.VIOLATION or self.finding is None:
             return None
         rejecting = self.control.beyond if self.on_proxy and self.control is not None else self.finding
         return None if rejecting is None else rejecting.violation_point(self.compared.claim.curve)
+
+    def prepare(self) -> None:
+        """Compute and cache what pages and files print of the bound, which takes up to a second."""
+        self.row(), self.text(verbose=True)
+        _ = self.own_comparison, self.violation_point
 
     @property
     def rows_used(self) -> str:
@@ -213,14 +219,27 @@ class AuditResult(Answered, Test):
 
         Raises: RunError if no scores were stored.
         """
-        import pyarrow.dataset as pads
+        self._require_scores()
+        frame: pd.DataFrame = read_parquet_folder(self.evidence).to_pandas()
+        return frame
 
+    def scores_ref(self) -> Any:
+        """Return a reference to the Arrow table of `scores` in Ray's object store, for a program with a Ray session.
+
+        A task on the node of this process reads the table, which this process never holds (with `ray://` it does).
+
+        Raises: RunError if no scores were stored, or no Ray session runs.
+        """
+        from dpaudit.cluster.session import called_on_this_node  # imports Ray
+
+        self._require_scores()
+        return called_on_this_node(read_parquet_folder, self.evidence)
+
+    def _require_scores(self) -> None:
         if not self.evidence or not Path(self.evidence).is_dir():
             raise RunError(
                 f"{self.name}: no scores were stored. Run the audit with keep_scores = true, and keep the run folder"
             )
-        frame: pd.DataFrame = pads.dataset(self.evidence, format="parquet").to_table().to_pandas()
-        return frame
 
     def figure(self, name: str) -> Figure:
         """Return one of the report's figures.
@@ -266,6 +285,13 @@ class AuditResult(Answered, Test):
             f"{blocked} units did not run, usually because they need a failed one" if blocked else "",
         ]
         return self.answer.text([*attack, *(("detail", line) for line in details)], verbose=True)
+
+
+def read_parquet_folder(folder: str) -> pa.Table:
+    """Return the rows of all Parquet files in a folder, in the order of their names."""
+    import pyarrow.dataset as pads
+
+    return pads.dataset(folder, format="parquet").to_table()
 
 
 LONGEST_LABEL = 25

@@ -147,16 +147,28 @@ def _terminal() -> Iterator[IO[str]]:
         yield terminal
 
 
-def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = ()) -> Report:
+def run_plan(
+    plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), answers: Mapping[str, Any] | None = None
+) -> Report:
     """Run the unfinished units of a plan and write the run folder.
 
+    Args:
+        answers: Results of audits that were read in this process, as in a `RunOutcome`.
     Raises: RunError if another driver holds the folder or it cannot be written; SpecError if it contains other files.
     """
     with open_run_folder(place, listeners) as folder:
-        return _run_in(plan, folder, place, listeners, fresh=True)
+        return _run_in(plan, folder, place, listeners, fresh=True, answers=answers)
 
 
-def _run_in(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
+def _run_in(
+    plan: Plan,
+    folder: Path,
+    place: str | Path,
+    listeners: Sequence[Listener],
+    *,
+    fresh: bool,
+    answers: Mapping[str, Any] | None = None,
+) -> Report:
     began = time.monotonic()
     with locked_folder(folder):
         changes = _write_plan(plan, folder, place, fresh=fresh)
@@ -167,7 +179,7 @@ def _run_in(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Lis
                 with signals_interrupt():
                     for stage in (*changes, f"running {len(plan.units)} units"):
                         events.emit(Event(EventKind.STAGE, detail=stage))
-                    outcome = run_missing(plan, store, events, checkpoints_of(place), began)
+                    outcome = run_missing(plan, folder, store, events, checkpoints_of(place), began, answers=answers)
                     events.emit(Event(EventKind.STAGE, detail="estimating"))
                     report = _report(plan, outcome, store, folder, place, began)
                     verdicts = ", ".join(dict.fromkeys(str(result.verdict) for result in report.answers))
@@ -306,17 +318,36 @@ def _write_results(report: Report, folder: Path, plan: Plan) -> str:
 
 
 def run_missing(
-    plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float, budget_s: float | None = None
+    plan: Plan,
+    folder: Path,
+    store: UnitStore,
+    events: EventStream,
+    scratch: Scratch,
+    began: float,
+    budget_s: float | None = None,
+    answers: Mapping[str, Any] | None = None,
 ) -> RunOutcome:
-    """Run the unfinished units of a plan, then the follow-up units of violations."""
+    """Run the unfinished units of a plan, then the follow-up units of violations.
+
+    On Ray, workers read each audit as soon as its units have finished, next to the units of other audits.
+    """
     finished = store.finished(unit.key for unit in plan.units)
     policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
     skipped = policy.skippable(finished, frozenset())
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in skipped]
-    with backend_for(plan, missing, events, scratch, store) as backend:
-        repeats = plan.spec.run.repeats
+    policy.answers |= answers or {}
+    may_use_ray = bool(missing) and plan.spec.runner_if_settled in ("ray", "auto")
+    estimates = policy.estimates(folder) if may_use_ray else ()
+    with backend_for(plan, missing, estimates, events, scratch, store) as backend:
         outcome = run_units(
-            plan.units, backend, store, events, skip=policy.skippable, repeats=repeats, defer=policy.waiting
+            [*plan.units, *estimates],
+            backend,
+            store,
+            events,
+            skip=policy.skippable,
+            repeats=plan.spec.run.repeats,
+            defer=policy.waiting,
+            answers=policy.answers,
         )
         if follow_ups := policy.units_after_violations(outcome.finished, outcome.failed.keys()):
             # These units are finished: their results are read, not recomputed.
@@ -327,9 +358,14 @@ def run_missing(
 
 @contextlib.contextmanager
 def backend_for(
-    plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, store: UnitStore
+    plan: Plan,
+    missing: Sequence[Unit],
+    estimates: Sequence[Unit],
+    events: EventStream,
+    scratch: Scratch,
+    store: UnitStore,
 ) -> Iterator[Backend]:
-    """Yield the backend that runs the units of a plan, and close it at the end of the `with` block."""
+    """Yield the backend that runs the missing units of a plan and the estimates; close it at the end of the block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Code of folders that this user did not make never runs in this process.
     runs_in_process = plan.spec.runner_if_settled == "in-process" and not plan.isolated
@@ -340,7 +376,7 @@ def backend_for(
             return
         from dpaudit.engine.run.runners import backend_elsewhere
 
-        with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as backend:
+        with backend_elsewhere(plan, [*missing, *estimates], events, scratch, deadlines, store) as backend:
             yield backend
 
 

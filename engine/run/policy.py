@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import RunOutcome
@@ -22,7 +23,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import value_of
 from dpaudit.claims import Scope
-from dpaudit.engine.answer.gather import SequentialReader, read_audit
+from dpaudit.engine.answer.gather import ReadAudit, SequentialReader, answer_key, link_scores, read_audit
 from dpaudit.engine.answer.record import Confirmation, Failure
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.verdict import Verdict
@@ -88,6 +89,8 @@ class Policy:
         }
         self._awaited: dict[str, list[str]] = {}
         self._results: dict[str, AuditResult] = {}
+        self.answers: dict[str, Any] = {}  # results of audits that workers have read, by key; None for failed units
+        self._estimates: dict[str, str] = {}  # keys of the units that read audits, by name of the audit
         self._cache: dict[str, tuple[object, frozenset[str]]] = {}
         self._all_run = not (self._readers or following or self._is_check or self._budget_s is not None)
 
@@ -137,6 +140,27 @@ class Policy:
         stages = tuple(self._stage(pair, finished, failed) for pair in self.pairs)
         return self._cached("waiting", stages, lambda: self._keys_waiting(stages))
 
+    def estimates(self, folder: Path) -> tuple[Unit, ...]:
+        """Return a unit for each audit that reads it on a worker when its units have finished.
+
+        An audit that may stop early is read in the order of the plan while it runs, here.
+        """
+        units = [
+            ReadAudit.unit(entry, self._evidence(entry, folder), p_value=self._has_p_value)
+            for entry in self._plan.audits
+            if entry.audit.name not in self._readers
+        ]
+        names = [entry.audit.name for entry in self._plan.audits if entry.audit.name not in self._readers]
+        self._estimates = {name: unit.key for name, unit in zip(names, units, strict=True)}
+        return tuple(units)
+
+    def _evidence(self, entry: PlannedAudit, folder: Path) -> Path:
+        return folder / "scores" / slug(entry.audit.name)
+
+    @property
+    def _has_p_value(self) -> bool:
+        return self._plan.spec.sweep is None  # configurations of a sweep are compared by their bounds only
+
     def units_after_violations(self, finished: Set[str], failed: Set[str]) -> tuple[Unit, ...]:
         """Return the follow-up units of violations; in a check, of confirmed ones.
 
@@ -153,6 +177,7 @@ class Policy:
 
     def results(self, outcome: RunOutcome, folder: Path) -> tuple[AuditResult, ...]:
         """Return the results of a finished run, in the order of the spec; link their score files into `scores/`."""
+        self.answers |= outcome.answers
         recorded = self._store.failures()
         for each in self._readers.values():
             each.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
@@ -169,9 +194,15 @@ class Policy:
                 results and results[-1].name == entry.confirms and results[-1].rejects_without_proxy
             ):
                 continue  # it started before an earlier test was confirmed
-            reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
-            p_value = self._plan.spec.sweep is None  # configurations of a sweep are compared by their bounds only
-            result = read_audit(entry, outcome.finished, self._store, reader, failures, evidence, p_value=p_value)
+            reader, evidence = self._readers.get(entry.audit.name), self._evidence(entry, folder)
+            key = answer_key(entry, p_value=self._has_p_value)
+            result = self.answers.get(key)
+            if result is None or result.evidence != str(evidence):
+                arguments = entry, outcome.finished, self._store, reader, failures, evidence
+                result = read_audit(*arguments, p_value=self._has_p_value)
+                if reader is None and entry.keys <= outcome.finished:
+                    self.answers[key] = result
+            link_scores(entry, outcome.finished, self._store, reader, evidence)
             results.append(result)
             counts = self._is_check and entry.confirms and entry.scope is Scope.CLAIM
             decided = decided or bool(counts and result.rejects_without_proxy)
@@ -236,7 +267,8 @@ class Policy:
             reader = self._readers.get(name)
             if not self._is_read(entry, reader, finished, failed):
                 return None
-            self._results[name] = read_audit(entry, finished, self._store, reader)
+            answer = self.answers.get(self._estimates.get(name, ""))
+            self._results[name] = answer or read_audit(entry, finished, self._store, reader)
         return self._results[name]
 
     def _is_read(
@@ -253,7 +285,10 @@ class Policy:
             awaited[-1] in finished or (awaited[-1] in failed and (self._is_check or awaited[-1] in bounds))
         ):
             awaited.pop()
-        return not awaited
+        if awaited:
+            return False
+        estimate = self._estimates.get(entry.audit.name)
+        return estimate is None or estimate in self.answers or not entry.keys <= finished
 
     def _may_continue(self, pair: AuditPair, finished: Set[str], *, first: bool) -> bool:
         """True if a pair may run now: within the budget, or briefly after it once started; the first pair always."""

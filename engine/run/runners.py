@@ -156,6 +156,10 @@ class AutoBackend:
         self._chosen = self._is_ray = False
         self._on_ray_by_key: dict[str, Handle] = {}  # results of the first process that Ray's workers need
 
+    @property
+    def runs_answers(self) -> bool:
+        return self._backend.runs_answers
+
     def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         return self._backend.capacity(kind, ready, does)
 

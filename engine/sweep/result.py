@@ -14,6 +14,7 @@ from dpaudit.errors import RunError, UnknownNameError, did_you_mean, printable
 
 if TYPE_CHECKING:
     import pandas as pd
+    from ray.tune import ResultGrid
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,6 +86,13 @@ class SweepResult:
         import pandas as pd
 
         return pd.DataFrame([row.to_dict() for row in self.summary.rows])
+
+    @property
+    def result_grid(self) -> ResultGrid:
+        """The configurations as the `ResultGrid` of Ray Tune."""
+        from dpaudit.engine.sweep.objective import result_grid  # imports Ray Tune
+
+        return result_grid(self)
 
     def __len__(self) -> int:
         return len(self.summary.rows)

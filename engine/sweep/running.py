@@ -241,11 +241,11 @@ def _carry_out(
             request.write(folder)
             store, events = UnitStore(folder / "units"), EventStream(log, *listening)
             running = _SweepRun(request, folder, place, store, events, began, config)
-            plan, best = running.audit(known_configurations if tuner is None else running.explore(tuner))
+            plan, answers, best = running.audit(known_configurations if tuner is None else running.explore(tuner))
         if best is not None:
             reaudit_folder = join_place(place, REAUDIT) if is_remote(place) else Path(place) / REAUDIT
             run_plan(make_plan(request.reaudit_spec(best)), reaudit_folder, listening)
-        return SweepResult(run_plan(plan, place, listening))
+        return SweepResult(run_plan(plan, place, listening, answers))
 
 
 def _require_plannable(request: Request) -> None:
@@ -389,16 +389,18 @@ class _SweepRun:
             configurations[number] = with_metric(configurations[number], utility[number], request.sweep.metric)
         return utility
 
-    def audit(self, configurations: Sequence[Configuration]) -> tuple[Plan, Configuration | None]:
+    def audit(self, configurations: Sequence[Configuration]) -> tuple[Plan, Mapping[str, Any], Configuration | None]:
         """Audit the remaining configurations in one plan.
 
-        Returns: The plan of the report, and the configuration to audit again; None without `reaudit`.
+        Returns: The plan of the report, the results of its audits by key, and the configuration to audit again; None
+            without `reaudit`.
         """
         plan = make_plan(self.request.spec(_require_audited(configurations)))
         self._note(configurations, plan)
         self._announce(f"auditing {len(plan.audits)} configurations")
         outcome = self._run(plan, self.config and self.config.time_budget_s)
-        results = Policy(plan, self.store).results(outcome, self.folder)
+        policy = Policy(plan, self.store)
+        results = policy.results(outcome, self.folder)
         results_by_name = {result.name: result for result in results}
         audited_configurations = [
             self._with_audit_result(configuration, results_by_name.get(configuration.name))
@@ -408,7 +410,7 @@ class _SweepRun:
         plan = make_plan(self.request.spec(_require_audited(audited_configurations)))
         assert plan.spec.sweep is not None
         best = sweep_summary(plan.spec.sweep, results, plan.spec.confidence).best
-        return plan, best.configuration if best is not None and self.request.sweep.reaudit else None
+        return plan, policy.answers, best.configuration if best is not None and self.request.sweep.reaudit else None
 
     def _with_audit_result(self, configuration: Configuration, result: AuditResult | None) -> Configuration:
         """Return a configuration with the state after its audit."""
@@ -437,7 +439,8 @@ class _SweepRun:
         return limit is None or time.monotonic() - self.began <= limit
 
     def _run(self, plan: Plan, budget_s: float | None = None) -> RunOutcome:
-        return run_missing(plan, self.store, self.events, checkpoints_of(self.place), self.began, budget_s)
+        scratch = checkpoints_of(self.place)
+        return run_missing(plan, self.folder, self.store, self.events, scratch, self.began, budget_s)
 
     def _announce(self, what: str) -> None:
         self.events.emit(Event(EventKind.STAGE, detail=what))

@@ -1,0 +1,103 @@
+"""Audits as trials of Ray Tune: a trainable for a `Tuner` with any search algorithm and scheduler.
+
+Trials draw from seeds of their own, and each bound has the confidence 1 - error / trials. A bound fails with at most
+this probability given all earlier trials, so all bounds hold together, even if a search chooses configurations by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
+from dpaudit.engine.request.loading import single_fields
+from dpaudit.engine.run.driver import run_plan
+from dpaudit.engine.sweep.request import read_request
+from dpaudit.engine.sweep.result import SweepResult
+from dpaudit.errors import InputError, RunError, require
+from dpaudit.plain_files import join_place
+
+if TYPE_CHECKING:
+    from ray.tune import ResultGrid
+
+
+def objective(
+    spec: Audit | AuditSpec | str | Path | Mapping[str, Any], *, trials: int, output: str | Path | None = None
+) -> Callable[[dict[str, Any]], None]:
+    """Return a function for `ray.tune.Tuner` that audits a spec with the fields of its config.
+
+    It reports `audited_epsilon` (the bound), `claimed_epsilon`, `ceiling_epsilon`, `verdict`, `confidence` and the
+    metrics of utility, such as `test_accuracy`. Units run inside the trial unless the spec states another `runner`.
+
+    Args:
+        spec: One audit, as for `dpaudit.sweep`, without `grid` and `sweep`.
+        trials: Number of trials that share the error of the spec, >= 1; further ones fail.
+        output: Folder or URI below which each trial has a run folder. Default: the folder of the trial.
+    Raises: SpecError for a wrong spec; InputError for `trials` below 1.
+    """
+    require(trials >= 1, "trials must be >= 1", trials=trials)
+    request = read_request(spec)
+    if request.run.runner == "auto":
+        request = replace(request, run=replace(request.run, runner="in-process"))
+    request = replace(request, sweep=replace(request.sweep, samples=trials, adaptive=True, count=trials))
+
+    def trial(config: dict[str, Any]) -> None:
+        from ray import tune
+
+        number = int(tune.get_context().get_trial_id().rpartition("_")[2])
+        if number >= trials:
+            raise InputError(f"the error is shared by {trials} trials, this is number {number + 1}. Raise `trials`")
+        configuration = request.configuration(single_fields(config))
+        spec = replace(request, seed=request.derived_seed(f"trial {number}")).spec([configuration])
+        (row,) = SweepResult(run_plan(make_plan(spec), _place(output, number)))
+        if row.audit is None or row.audit.finding is None:
+            failures = () if row.audit is None else row.audit.tried_failures
+            raise RunError(next((failure.error for failure in failures), "the audit has no bound"))
+        tune.report({**row.metrics, "verdict": row.verdict, "confidence": row.audit.finding.confidence})
+
+    return trial
+
+
+def _place(output: str | Path | None, number: int) -> str | Path:
+    """Return the run folder of a trial; a trial that is restored finds its finished units there."""
+    from pyarrow import fs
+    from ray import tune
+
+    if output is not None:
+        return join_place(output, f"trial-{number:05d}")
+    storage = tune.get_context().get_storage()
+    filesystem = getattr(storage.storage_filesystem, "base_fs", storage.storage_filesystem)
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        raise InputError("the trials are stored at a URI. Give `output`, a URI for their run folders")
+    return Path(storage.trial_fs_path) / "audit"
+
+
+def result_grid(result: SweepResult) -> ResultGrid:
+    """Return the configurations of a sweep as the `ResultGrid` of Ray Tune, with the metric and mode of the sweep."""
+    from ray.tune import Result, ResultGrid
+
+    def as_result(index: int) -> Result:
+        row = result[index]
+        metrics = {**row.metrics, "verdict": row.verdict, "config": row.config}
+        error = RunError(row.error) if row.error else None
+        return Result(metrics=metrics, checkpoint=None, error=error, path=result.experiment_path)
+
+    class Grid(ResultGrid):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._results = [as_result(index) for index in range(len(result))]
+
+        experiment_path = property(lambda self: result.experiment_path)
+        num_errors = property(lambda self: result.num_errors)
+        num_terminated = property(lambda self: result.num_terminated)
+
+        def get_best_result(self, metric: str | None = None, mode: str | None = None, **_: Any) -> Result:
+            names = [row.name for row in result]
+            return self._results[names.index(result.get_best_result(metric, mode).name)]
+
+        def get_dataframe(self, *_: Any, **__: Any) -> Any:
+            return result.get_dataframe()
+
+    return Grid()
