@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpaudit import objective, sweep
-from dpaudit.errors import InputError, SpecError
+from dpaudit.errors import InputError, RunError, SpecError
 from tests.engine.test_sweep import base
 
 SPACE = {"mechanism.sharpness": [1.0, 3.0]}
@@ -75,7 +75,7 @@ def test_a_wrong_objective_is_refused(
         objective(base(), trials=0)
     with pytest.raises(SpecError, match="has no field 'sharpnes'"):
         objective(base(), trials=1)({"mechanism.sharpnes": 1.0})
-    with pytest.raises(Exception, match="sharpness"):
+    with pytest.raises(RunError, match="the loss is no finite number"):
         objective(base(), trials=1)({"mechanism.sharpness": -1.0})
     monkeypatch.setattr("ray.tune.get_context", lambda: Context(0, tmp_path, object()))
     with pytest.raises(InputError, match="Give `output`"):
