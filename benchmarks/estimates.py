@@ -1,4 +1,4 @@
-"""Forty audits on four workers: what remains to be done when the last unit has finished.
+"""Forty audits on four workers: what remains to be unit_ends when the last unit has finished.
 
     python -m benchmarks.estimates [--write]
 
@@ -55,22 +55,22 @@ def run(spec: AuditSpec, folder: Path, *, by_workers: bool) -> _Took:
     from dpaudit.actors.pool import RayPool
 
     RayPool.runs_answers = by_workers
-    done: list[tuple[float, float]] = []
+    unit_ends: list[tuple[float, float]] = []
     estimates: list[Event] = []
 
     def watch(event: Event) -> None:
         if event.kind is EventKind.UNIT_DONE:
-            done.append((time.monotonic(), time.process_time()))
+            unit_ends.append((time.monotonic(), time.process_time()))
         elif event.kind is EventKind.ESTIMATED:
-            estimates.append(replace(event, count=len(done)))
+            estimates.append(replace(event, count=len(unit_ends)))
 
     began = time.monotonic()
     report = audit(spec, output=folder, listeners=[watch])
     end, cpu = time.monotonic(), time.process_time()
-    before = sum(event.count < len(done) for event in estimates)
+    before = sum(event.count < len(unit_ends) for event in estimates)
     answers = json.loads((folder / "bounds.json").read_text())["results"]
     seconds = sum(event.seconds for event in estimates)
-    last, last_cpu = done[-1]
+    last, last_cpu = unit_ends[-1]
     return _Took(len(report.results), last - began, end - last, cpu - last_cpu, seconds, before, answers)
 
 

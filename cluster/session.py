@@ -211,8 +211,8 @@ def called_on_this_node(function: Callable[..., Any], *arguments: Any) -> Any:
         raise RunError("an object reference needs a Ray session. Call ray.init() before the audit, or read scores()")
     if ray.util.client.ray.is_connected():  # this process is outside the cluster, and so are its files
         return ray.put(function(*arguments))
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(function).options(num_cpus=0, scheduling_strategy=here).remote(*arguments)
+    this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=this_node).remote(*arguments)
 
 
 def _lock_session(folder: Path) -> int:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
@@ -49,20 +50,10 @@ SECONDS_FOR_P = 0.25  # longest computation of a bound with a p-value, which nee
 ROC_SEED = 0  # seed of the split that chooses the threshold of the accuracy
 
 
-class Tables(Protocol):
-    """Tables of finished units, by key."""
-
-    def read(self, key: str) -> pa.Table:
-        """Return the table of a unit."""
-
-    def schema(self, key: str) -> pa.Schema:
-        """Return the columns and metadata of a unit's table."""
-
-
 def read_audit(
     entry: PlannedAudit,
     finished: Set[str],
-    tables: Tables,
+    store: UnitStore,
     reader: SequentialReader | None = None,
     failures: Mapping[str, Failure] | None = None,
     evidence: Path | None = None,
@@ -72,10 +63,11 @@ def read_audit(
     """Return the result of an audit from its finished units.
 
     Args:
+        store: Tables of units; only `read` and `schema` are called.
         evidence: Folder that will have the scores; None to compute the finding only.
         p_value: False to leave out the p-value, which takes up to a second.
     """
-    audit = _Finished(entry, frozenset(finished), tables, reader)
+    audit = _Finished(entry, frozenset(finished), store, reader)
     if evidence is None:
         return audit.result(failures or {}, Path())
     result = audit.result(failures or {}, evidence)
@@ -124,7 +116,10 @@ class ReadAudit:
         return replace(self, metadata=metadata)
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        tables = _InputTables(inputs.tables, self.metadata)
+        def schema(key: str) -> pa.Schema:
+            return inputs.tables[key].schema if key in inputs.tables else pa.schema([], self.metadata.get(key))
+
+        tables: Any = SimpleNamespace(read=inputs.tables.__getitem__, schema=schema)
         result = read_audit(self.entry, self.entry.keys, tables, evidence=self.evidence, p_value=self.p_value)
         result.prepare()
         return pa.table({"result": pa.array([cloudpickle.dumps(result)], pa.large_binary())})
@@ -144,20 +139,6 @@ def answer_key(entry: PlannedAudit, *, p_value: bool) -> str:
     return f"estimate-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-@dataclass(frozen=True)
-class _InputTables:
-    """Tables that a unit got, and metadata of others."""
-
-    tables: Mapping[str, pa.Table]
-    metadata: Mapping[str, Mapping[bytes, bytes]]
-
-    def read(self, key: str) -> pa.Table:
-        return self.tables[key]
-
-    def schema(self, key: str) -> pa.Schema:
-        return self.tables[key].schema if key in self.tables else pa.schema([], metadata=self.metadata.get(key))
-
-
 def _without_tasks(entry: PlannedAudit) -> PlannedAudit:
     """Return the entry without data, and with units reduced to their keys, except those whose values are read."""
     no_task: Any = None
@@ -175,17 +156,17 @@ class _Finished:
     """The finished units of one audit."""
 
     def __init__(
-        self, entry: PlannedAudit, finished: frozenset[str], tables: Tables, reader: SequentialReader | None
+        self, entry: PlannedAudit, finished: frozenset[str], store: UnitStore, reader: SequentialReader | None
     ) -> None:
         self._entry = entry
         self._audit: Audit = entry.audit
         self._keys = finished
-        self._store = tables
+        self._store = store
         self._reader = reader
         counted = reader.tallies if reader else tuple(key for key in entry.tallies if key in self._keys)
         groups = {key: self._decoded([key]) for key in counted}
         self._tallies = [tally for group in groups.values() for tally in group]
-        self._parts = entry.bound_parts(self._keys, groups.keys(), tables.read)
+        self._parts = entry.bound_parts(self._keys, groups.keys(), store.read)
 
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """Return the result; it names the folder `evidence`, which holds the linked scores."""

@@ -338,7 +338,7 @@ def run_missing(
     policy.answers |= answers or {}
     may_use_ray = bool(missing) and plan.spec.runner_if_settled in ("ray", "auto")
     estimates = policy.estimates(folder) if may_use_ray else ()
-    with backend_for(plan, missing, estimates, events, scratch, store) as backend:
+    with backend_for(plan, [*missing, *estimates], events, scratch, store) as backend:
         outcome = run_units(
             [*plan.units, *estimates],
             backend,
@@ -358,14 +358,9 @@ def run_missing(
 
 @contextlib.contextmanager
 def backend_for(
-    plan: Plan,
-    missing: Sequence[Unit],
-    estimates: Sequence[Unit],
-    events: EventStream,
-    scratch: Scratch,
-    store: UnitStore,
+    plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, store: UnitStore
 ) -> Iterator[Backend]:
-    """Yield the backend that runs the missing units of a plan and the estimates; close it at the end of the block."""
+    """Yield the backend that runs the units of a plan, and close it at the end of the `with` block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Code of folders that this user did not make never runs in this process.
     runs_in_process = plan.spec.runner_if_settled == "in-process" and not plan.isolated
@@ -376,7 +371,7 @@ def backend_for(
             return
         from dpaudit.engine.run.runners import backend_elsewhere
 
-        with backend_elsewhere(plan, [*missing, *estimates], events, scratch, deadlines, store) as backend:
+        with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as backend:
             yield backend
 
 

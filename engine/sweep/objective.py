@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
@@ -19,9 +19,6 @@ from dpaudit.engine.sweep.request import read_request
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import InputError, RunError, require
 from dpaudit.plain_files import join_place
-
-if TYPE_CHECKING:
-    from ray.tune import ResultGrid
 
 
 def objective(
@@ -73,31 +70,3 @@ def _place(output: str | Path | None, number: int) -> str | Path:
     if not isinstance(filesystem, fs.LocalFileSystem):
         raise InputError("the trials are stored at a URI. Give `output`, a URI for their run folders")
     return Path(storage.trial_fs_path) / "audit"
-
-
-def result_grid(result: SweepResult) -> ResultGrid:
-    """Return the configurations of a sweep as the `ResultGrid` of Ray Tune, with the metric and mode of the sweep."""
-    from ray.tune import Result, ResultGrid
-
-    def as_result(index: int) -> Result:
-        row = result[index]
-        metrics = {**row.metrics, "verdict": row.verdict, "config": row.config}
-        error = RunError(row.error) if row.error else None
-        return Result(metrics=metrics, checkpoint=None, error=error, path=result.experiment_path)
-
-    class Grid(ResultGrid):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._results = [as_result(index) for index in range(len(result))]
-
-        experiment_path = property(lambda self: result.experiment_path)
-        num_errors = property(lambda self: result.num_errors)
-        num_terminated = property(lambda self: result.num_terminated)
-
-        def get_best_result(self, metric: str | None = None, mode: str | None = None, **_: Any) -> Result:
-            names = [row.name for row in result]
-            return self._results[names.index(result.get_best_result(metric, mode).name)]
-
-        def get_dataframe(self, *_: Any, **__: Any) -> Any:
-            return result.get_dataframe()
-
-    return Grid()

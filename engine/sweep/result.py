@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.sweep_summary import SweepRow, SweepSummary
@@ -14,7 +14,7 @@ from dpaudit.errors import RunError, UnknownNameError, did_you_mean, printable
 
 if TYPE_CHECKING:
     import pandas as pd
-    from ray.tune import ResultGrid
+    from ray.tune import Result, ResultGrid
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,9 +90,7 @@ class SweepResult:
     @property
     def result_grid(self) -> ResultGrid:
         """The configurations as the `ResultGrid` of Ray Tune."""
-        from dpaudit.engine.sweep.objective import result_grid  # imports Ray Tune
-
-        return result_grid(self)
+        return _result_grid(self)
 
     def __len__(self) -> int:
         return len(self.summary.rows)
@@ -113,3 +111,31 @@ class SweepResult:
 
     def __str__(self) -> str:
         return str(self.report)
+
+
+def _result_grid(result: SweepResult) -> ResultGrid:
+    """Return the configurations of a sweep as the `ResultGrid` of Ray Tune, with the metric and mode of the sweep."""
+    from ray.tune import Result, ResultGrid  # its import takes seconds
+
+    def as_result(index: int) -> Result:
+        row = result[index]
+        metrics = {**row.metrics, "verdict": row.verdict, "config": row.config}
+        error = RunError(row.error) if row.error else None
+        return Result(metrics=metrics, checkpoint=None, error=error, path=result.experiment_path)
+
+    class Grid(ResultGrid):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._results = [as_result(index) for index in range(len(result))]
+
+        experiment_path = property(lambda self: result.experiment_path)
+        num_errors = property(lambda self: result.num_errors)
+        num_terminated = property(lambda self: result.num_terminated)
+
+        def get_best_result(self, metric: str | None = None, mode: str | None = None, **_: Any) -> Result:
+            names = [row.name for row in result]
+            return self._results[names.index(result.get_best_result(metric, mode).name)]
+
+        def get_dataframe(self, *_: Any, **__: Any) -> Any:
+            return result.get_dataframe()
+
+    return Grid()

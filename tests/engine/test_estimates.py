@@ -165,11 +165,11 @@ def test_a_run_that_ends_before_its_estimates_loses_nothing(tmp_path: Path, on_w
 @pytest.mark.parametrize("workers", [True, False])
 def test_a_sweep_reads_each_configuration_once(workers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InProcess, "runs_answers", workers)
-    read: list[str] = []
+    audits_read: list[str] = []
     original = gather.read_audit
 
     def counted(entry: Any, *rest: Any, **options: Any) -> Any:
-        read.append(entry.audit.name)
+        audits_read.append(entry.audit.name)
         return original(entry, *rest, **options)
 
     for module in ("answer.gather", "run.policy"):
@@ -177,7 +177,7 @@ def test_a_sweep_reads_each_configuration_once(workers: bool, tmp_path: Path, mo
     content = {**ONE_RUN, "mechanism": {"name": "lp-1st", "epsilon": 1.0, "model": "logistic-regression"}}
     content |= {"name": "sweep", "proxy": "model", "run": {"runner": "auto", "figures": False}}
     result = sweep(content, output=tmp_path, quiet=True)
-    assert sorted(read) == sorted(trial.configuration.name for trial in result)
+    assert sorted(audits_read) == sorted(trial.configuration.name for trial in result)
     assert all(trial.is_audited for trial in result)
 
 
