@@ -10,12 +10,12 @@ ROOT = Path(__file__).parent.parent
 SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
-    "actors": 4676,
-    "benchmarks": 9421,
-    "cluster": 496,
+    "actors": 4735,
+    "benchmarks": 9524,
+    "cluster": 512,
     "dpaudit": 3729,
     "engine": 194,
-    "engine/answer": 4232,
+    "engine/answer": 4338,
     "engine/attacks": 1186,
     "engine/cli": 2147,
     "engine/data": 3602,
@@ -26,10 +26,10 @@ LIMITS = {
     "engine/planning": 701,
     "engine/report": 868,
     "engine/request": 2726,
-    "engine/run": 2344,
-    "engine/sweep": 950,
+    "engine/run": 2414,
+    "engine/sweep": 1059,
     "estimators": 11176,
-    "examples": 1526,
+    "examples": 1578,
     "language_models": 1,
     "language_models/attacks": 235,
     "language_models/canary_kinds": 209,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 75781,
+    "tests": 76147,
     "tools": 1589,
 }
 """Most lines of Python in each room."""
