@@ -123,12 +123,9 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
     )
     report = audit(_spec(comparison, options, name), output=folder, listeners=options.listeners)
     cells = itertools.product(comparison.learners, comparison.epsilons, METHODS)
-    constants = {
-        method: float(uncorrected(PUBLISHED, result.guess_counts).mean)
-        for method, result in zip(OBSERVATIONAL, report.results[-len(OBSERVATIONAL) :], strict=True)
-    }
+    constants = dict(zip(OBSERVATIONAL, report.results[-len(OBSERVATIONAL) :], strict=True))
     rows = [
-        _row(learner, epsilon, method, result, constants.get(method, math.nan))
+        _row(learner, epsilon, method, result, constants.get(method))
         for (learner, epsilon, method), result in zip(cells, report.results, strict=False)
     ]
     table = pa.Table.from_pylist(rows)
@@ -139,7 +136,7 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
     lines += [_line(row) for row in table.to_pylist()]
     lines += [
         "bound: over all replays, the choice of the guess fraction paid for; conditional: valid if the proxy is right; "
-        "constant: as published, for equal probabilities that saw no row; as published: mean ± deviation "
+        "constant: equal probabilities that saw no row, in the place of the learner's; as published: mean ± deviation "
         "over replays of the best fraction for the Gaussian family, chosen on the samples it is measured on, which is "
         "no bound.",
         "Planted labels spoil the model that is attacked; their test loss is that of one more, on the true labels. "
@@ -189,7 +186,9 @@ def _audit(comparison: Comparison, mechanism: Any, method: str, where: str) -> A
     )
 
 
-def _row(learner: str, epsilon: float, method: str, result: AuditResult, constant: float) -> dict[str, Any]:
+def _row(
+    learner: str, epsilon: float, method: str, result: AuditResult, constant: AuditResult | None
+) -> dict[str, Any]:
     """Return the row of one bar; NaN if a training failed."""
     replays = result.guess_counts
     deviation = mean_and_deviation(result.series["replays"]["alone"]).deviation if replays else math.nan
@@ -205,7 +204,8 @@ def _row(learner: str, epsilon: float, method: str, result: AuditResult, constan
         "observational": result.observational,
         "conditional": result.on_proxy,
         "never_seen": result.control.epsilon if result.control else math.nan,
-        "constant_predictor": constant,
+        "constant_predictor": constant.epsilon if constant else math.nan,
+        "constant_published": float(uncorrected(PUBLISHED, constant.guess_counts).mean) if constant else math.nan,
         "test_accuracy": result.metrics.get("test_accuracy", math.nan),
         "test_log_loss": result.metrics.get("test_log_loss", math.nan),
         "failed": result.failures[0].error if result.failures else "",
@@ -215,7 +215,7 @@ def _row(learner: str, epsilon: float, method: str, result: AuditResult, constan
 def _line(row: Mapping[str, Any]) -> str:
     bound = "failed" if math.isnan(row["bound"]) else format_lower(row["bound"])
     never_seen = "" if math.isnan(row["never_seen"]) else f"  never seen {format_lower(row['never_seen'])}"
-    constant = "" if math.isnan(row["constant_predictor"]) else f"  constant {row['constant_predictor']:.3f}"
+    constant = "" if math.isnan(row["constant_predictor"]) else f"  constant {format_lower(row['constant_predictor'])}"
     return (
         f"  {row['learner']:<29} ε={row['epsilon']:<4g} {row['attack']:<30} "
         f"{'conditional' if row['conditional'] else 'valid'} {bound}  as published "

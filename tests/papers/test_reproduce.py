@@ -25,7 +25,6 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import DataError, InputError, SpecError, UnknownNameError
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.replays import MeanAndDeviation
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.models.tables import CatBoost
@@ -152,12 +151,17 @@ def test_what_is_published_is_computed_from_the_counts_of_the_valid_audit() -> N
     assert means[PUBLISHED] > means[BEST_FRACTION] > OneRun(DELTA).bound(counted).lower > 0
 
 
+COUNTS = [PUBLISHED.tally(Scores(np.array([1.0, -1.0]), np.array([False, True])))]
+"""Two wrong guesses."""
+
+
 def trained(seed: int, bound: float, *, constant: bool = False) -> label_tables.Cell:
     control = SimpleNamespace(epsilon=0.75, beyond=SimpleNamespace(lower=0.25))
     result: Any = SimpleNamespace(
         epsilon=bound, control=control, guess_counts=(), verdict=Verdict.NO_VIOLATION, metrics={}, failures=()
     )
-    return label_tables._cell("LP-1ST", 2.0, seed, result, MeanAndDeviation(0.031, 0.06), constant=constant)
+    constant_result: Any = SimpleNamespace(epsilon=0.012, guess_counts=COUNTS)
+    return label_tables._cell("LP-1ST", 2.0, seed, result, constant_result, constant_model=constant)
 
 
 def test_a_cell_says_what_rows_never_seen_show_and_what_is_beyond_them() -> None:
@@ -165,7 +169,8 @@ def test_a_cell_says_what_rows_never_seen_show_and_what_is_beyond_them() -> None
     kinds = {kind.label: kind for kind in label_tables.KINDS_OF_BOUND}
     assert (cell.never_seen, cell.beyond) == (0.75, 0.25)
     assert [kinds[label].entry([cell]) for label in ("rows never seen", "beyond those")] == ["0.75", "0.25"]
-    assert kinds["constant predictor"].entry([cell]) == "0.03 ± 0.06"
+    assert kinds["constant predictor"].entry([cell]) == "0.01"
+    assert kinds["constant predictor, as published"].entry([cell]) == "0.00 ± 0.00"
     assert kinds["beyond those"].entry([replace(cell, constant=True)]) == label_tables.NONE
 
 
