@@ -25,10 +25,11 @@ from dpaudit.engine.games.reference import CoinResponse, Reference
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.estimators.two_world.ratio import detectable_ceiling
-from papers.label_inference import PRINTED_RESPONSE
+from papers.label_inference import FITTED_FROM, PRINTED_RESPONSE, RATE_SIZES
 from papers.label_tables import spread
 from papers.ml_audit_dp_sgd import by_setting
 from papers.ml_audit_panels import TRAININGS
+from papers.private_prediction import KINDS_OF_ORDERS
 from papers.uncorrected_bounds import LARGEST_NOISE, RELEASED_FLOOR
 from tools.rows import Row, record, setting
 
@@ -149,10 +150,6 @@ def clicks(folder: Path) -> Iterator[Row]:
     yield from studied("", "log-loss", folder, ("table-2", "table-5"), log="Kaggle, 3,200 rows")
     released = {"source": "the authors' package, nothing shown", "delta": "1e-5", "largest noise": f"{LARGEST_NOISE:g}"}
     yield Row(setting(released), "bound on epsilon", bound(str(RELEASED_FLOOR)))
-
-
-def generated_clicks(folder: Path) -> Iterator[Row]:
-    yield from studied("generated", "log-loss", folder, ("table-2", "table-5"), log="generated, 3,200 rows")
 
 
 def pictures(name: str) -> Callable[[Path], Iterator[Row]]:
@@ -295,14 +292,18 @@ def label_inference_figure_1(folder: Path) -> Iterator[Row]:
 
 
 def label_inference_rates(folder: Path) -> Iterator[Row]:
-    rows = reproduced_table(folder, "label-inference", "rates")
+    table_rows = reproduced_table(folder, "label-inference", "rates")
+    for row in (row for row in table_rows if row["epsilon"] not in ("", "nan")):
+        key = setting({"theorem": row["theorem"], "priors": row["priors"], "epsilon": number(row["epsilon"])})
+        yield Row(key, "advantage", f"{float(row['advantage']):.3g}")
+    rows = [row for row in table_rows if row["epsilon"] in ("", "nan")]
     for row in rows:
         key = setting({"theorem": row["theorem"], "priors": row["priors"], "bag size": row["size"]})
         yield Row(key, "advantage", "∞" if math.isinf(float(row["advantage"])) else f"{float(row['advantage']):.3g}")
     for theorem, priors in dict.fromkeys((row["theorem"], row["priors"]) for row in rows):
         slope = next(row["slope"] for row in rows if (row["theorem"], row["priors"]) == (theorem, priors))
         key = setting({"theorem": theorem, "priors": priors})
-        yield Row(key, "slope on logarithmic axes", f"{float(slope):.3f}")
+        yield Row(key, "slope on logarithmic axes", f"{float(slope):.3f}", "", f"k = {FITTED_FROM} to {RATE_SIZES[-1]}")
 
 
 def label_inference_figure_2(folder: Path) -> Iterator[Row]:
@@ -386,7 +387,8 @@ def ml_audit_figure_3(folder: Path) -> Iterator[Row]:
         key = setting({"data": row["data"]})
         yield Row(key, "largest over smallest singular value", f"{float(row['non-sphericity']):.1f}")
         yield Row(key, "ClipBKD", f"{float(row['clip-bkd']):.3f}")
-        yield Row(key, "influence", f"{float(row['influence']):.3f}")
+        for attack in ("influence", "influence, either class"):
+            yield Row(key, attack, f"{float(row[attack]):.3f}")
 
 
 def ml_audit_figure_4(folder: Path) -> Iterator[Row]:
@@ -427,6 +429,13 @@ def cuts(folder: Path) -> Iterator[Row]:
         key = setting({"votes": row["votes"], "answers": f"{int(row['answers']):,}", "order": row["order"]})
         for column in ("exact", "2-cut, as published", "2-cut", "k-cut"):
             yield Row(key, PUBLISHED.get(column, column), f"{float(row[column]):.5f}")
+
+
+def private_claims(folder: Path) -> Iterator[Row]:
+    for row in reproduced_table(folder, "private-prediction", "claims"):
+        for kind in KINDS_OF_ORDERS:
+            key = setting({"predictor": row["predictor"], "minimised over": kind})
+            yield Row(key, "claim", f"{float(row[kind]):.3f}", "", f"{int(row['answers']):,} answers")
 
 
 def private_prediction(folder: Path) -> Iterator[Row]:
@@ -487,6 +496,8 @@ LABELS, AUDIT, PRIVATE, INFERENCE = "observational-label", "ml-audit", "private-
 REAL, PAPER, MODEL = " --data $DATA", " --scale paper", " --data $WITH_MODEL"
 KNOWN = f"{REAL} --only Beta --only mixture --only Higgs"
 """The data sets of label inference whose priors are known or soon estimated."""
+CLICKS = "".join(f' --only "clicks, {learner}"' for learner in ("no privacy", "LP-1ST", "PATE"))
+"""The settings of factors on clicks of few rows."""
 VOTED = ("figure-3", "figure-4")
 SEEDED = [f"{data}, {learner}" for data in ("iris", "wine") for learner in ("naive Bayes", "output perturbation")]
 FILES = {
@@ -505,7 +516,6 @@ FILES = {
     ),
     "paper-bayesian-intervals.csv": Source(runs("bayesian", "figure-4", "figure-5"), bayesian_intervals),
     "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5", with_=REAL), clicks),
-    "paper-click-logs-generated.csv": Source(runs(LABELS, "table-2", "table-5", into="generated"), generated_clicks),
     "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=REAL), pictures("")),
     "paper-images.csv": Source(
         runs(LABELS, "table-1", "table-4", with_=f"{REAL} --only fashion_mnist", into="fashion"), pictures("fashion")
@@ -539,7 +549,7 @@ FILES = {
         runs(AUDIT, "figure-2-seeds", with_="".join((PAPER, *(f' --only "{cell}"' for cell in SEEDED)))),
         ml_audit_seeds,
     ),
-    "paper-observational-factors.csv": Source(runs(LABELS, "factors", with_=REAL), factors),
+    "paper-observational-factors.csv": Source(runs(LABELS, "factors", with_=f"{REAL}{CLICKS}"), factors),
     "paper-private-prediction.csv": Source(
         "; ".join(
             (
@@ -551,6 +561,7 @@ FILES = {
         ),
         private_prediction,
     ),
+    "paper-private-prediction-claims.csv": Source(runs(PRIVATE, "claims"), private_claims),
     "paper-private-prediction-orders.csv": Source(
         runs(PRIVATE, "figures-7-to-31", with_=REAL), private_prediction_orders
     ),

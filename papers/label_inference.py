@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
+from scipy.integrate import quad
 from scipy.special import logit
-from scipy.stats import binom
+from scipy.stats import beta, binom
 
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
 from dpaudit.engine.data.generated import BetaPriors, GaussianMixture
@@ -154,16 +155,53 @@ def rates(options: Options) -> Reproduction:
     """Advantages of exact counts over bag sizes on logarithmic axes, with the slopes that three theorems bound."""
     columns = _rate_lines(np.random.default_rng(options.seed))
     rows = [
-        {"theorem": theorem, "priors": priors, "size": size, "advantage": float(value), "slope": slope(values)}
+        {
+            "theorem": theorem,
+            "priors": priors,
+            "size": size,
+            "epsilon": math.nan,
+            "advantage": float(value),
+            "slope": slope(values),
+        }
         for (theorem, priors), values in columns.items()
         for size, value in zip(RATE_SIZES, values, strict=True)
+    ]
+    rows += [
+        {
+            "theorem": "3.5",
+            "priors": f"Beta({first}, {second})",
+            "size": 1,
+            "epsilon": epsilon,
+            "advantage": response_advantage(epsilon, first, second),
+            "slope": math.nan,
+        }
+        for first, second in ((2, 30), (5, 5))
+        for epsilon in (0.5, 1.0, 2.0)
     ]
     lines = [
         f"Slope of the advantage in the bag size k, from k = {FITTED_FROM} to {RATE_SIZES[-1]} on logarithmic axes "
         f"(the theorems: at most k^{THEOREM_EXPONENT:g}, without factors log k):"
     ]
     lines += [f"  Theorem {theorem}, {priors:<42} {slope(values):.3f}" for (theorem, priors), values in columns.items()]
+    lines += [
+        f"  Response at ε = {row['epsilon']:g}, {row['priors']:<38} {row['advantage']:.3g}"
+        for row in rows
+        if row["theorem"] == "3.5"
+    ]
     return options.publish("rates", lines, rows, figure=_draw_rates(columns))
+
+
+def response_advantage(epsilon: float, first: float, second: float) -> float:
+    """Return the exact additive advantage of randomised response if priors follow Beta(first, second), by quadrature.
+
+    A prior outside [pi, 1 - pi] with pi = 1 / (1 + e^epsilon) gives none, by Theorem 3.5.
+    """
+    law, least = beta(first, second), 1 / (1 + math.exp(epsilon))
+
+    def weighted(prior: float) -> float:
+        return float(law.pdf(prior) * rr_additive_advantage(prior, epsilon=epsilon))
+
+    return float(quad(weighted, least, 1 - least, points=[0.5], epsabs=1e-14)[0])
 
 
 def slope(advantages: NDArray[np.float64]) -> float:

@@ -77,6 +77,7 @@ NEEDS: Mapping[str, Needs] = {
     "observational-label table-2": Needs("17 min", "3 h", adds=("criteo",)),
     "observational-label table-4": Needs("as table-1", GPUS, adds=("cifar10 or fashion_mnist",), parts=True),
     "observational-label table-5": Needs("as table-2", "3 h", adds=("criteo",)),
+    "private-prediction claims": Needs("2 s"),
     "private-prediction cuts": Needs("2 s"),
     "private-prediction figure-2": Needs("3 s"),
     "private-prediction figure-3": Needs("20 min", GPUS, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),

@@ -307,3 +307,16 @@ def test_influence_record_moves_a_regression_more_than_any_row() -> None:
 
     crafted = influence(poisoned.features[0], int(poisoned.labels[0]))
     assert crafted > max(influence(row, int(label)) for row, label in zip(data.features, data.labels, strict=True))
+
+
+def test_a_record_of_either_class_moves_a_regression_at_least_as_much() -> None:
+    data = as_numbers(BreastCancer().load(), "ball")
+    surrogate = Surrogate.fit(data, 1, 0.01)
+
+    def moved(influence: Influence) -> float:
+        worlds = influence.worlds(data, 1, np.random.default_rng(0))
+        row = worlds.rows.take(worlds.in_d_prime & ~worlds.in_d)
+        assert isinstance(row.features, np.ndarray)
+        return float(np.linalg.norm(surrogate.influence(row.features[0].astype(np.float64), bool(row.labels[0] == 1))))
+
+    assert moved(Influence(either_class=True)) > 1.1 * moved(Influence())

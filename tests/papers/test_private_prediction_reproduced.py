@@ -195,3 +195,18 @@ def test_lenet_5_teaches_on_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {(row["data"], row["queries"], row["answers"]) for row in rows_of(reproduction)} == {
         ("MNIST, LeNet-5", "6", "1000")
     }
+
+
+def test_claims_over_real_orders_are_those_of_the_closed_form(tmp_path: Path) -> None:
+    """GNMax claims a / sigma^2 for an answer; a dense grid of orders has its least epsilon."""
+    rows = [
+        {name: text if name == "predictor" else float(text) for name, text in row.items()}
+        for row in rows_of(private_prediction.claims(Options(tmp_path)))
+    ]
+    by_name = {row["predictor"]: row for row in rows}
+    orders = np.linspace(1.001, 60, 400_001)
+    for name, sigma in {"PATE and CaPC, MNIST and Fashion-MNIST": 40.0, "PATE and CaPC, CIFAR-10": 25.0}.items():
+        cost = np.log1p(-1 / orders) - (np.log(1e-6) + np.log(orders)) / (orders - 1)
+        assert by_name[name]["real orders"] == pytest.approx((1000 * orders / sigma**2 + cost).min(), abs=1e-6)
+    for row in rows:
+        assert row["real orders"] <= row["integer orders"] <= row["orders of the figures"] + 1e-12

@@ -96,9 +96,12 @@ class Influence(RegressionPoisoning):
 
     Attributes:
         steps: Number of ascent steps, >= 1.
+        either_class: Also try a record of the class of the replaced rows, which the paper does not, and use the record
+            that moves the regression more.
     """
 
     steps: int = 200
+    either_class: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,14 +114,23 @@ class Influence(RegressionPoisoning):
         other = int(other_class(np.array([label]), data.classes)[0])
         same = data.labels[nearest] == label
         rows = np.concatenate([nearest[same], nearest[~same]])[:copies]
-        start = features_of(data)[data.labels == other].mean(0).astype(np.float64)
-        start, origin = _within_length(start, surrogate.longest), np.zeros(len(surrogate.weights))
-        longest = surrogate.longest
-        point = _ascend(surrogate, start, other == 1, origin, size=longest, max_size=2 * longest, steps=self.steps)
+        classes = (other, label) if self.either_class else (other,)
+        points = {each: self._record(surrogate, data, each) for each in classes}
+        chosen = max(classes, key=lambda each: _squared(surrogate.influence(points[each], each == 1)))
         honest = data.take(rows)
-        crafted = np.repeat(point[None].astype(np.float32), copies, 0)
-        poisoned = honest.with_(features=crafted, labels=np.full(copies, other, np.int64))
+        crafted = np.repeat(points[chosen][None].astype(np.float32), copies, 0)
+        poisoned = honest.with_(features=crafted, labels=np.full(copies, chosen, np.int64))
         return replace_rows(data, rows, honest, poisoned, np.concatenate([crafted[:1], features_of(honest)]))
+
+    def _record(self, surrogate: Surrogate, data: Examples, label: int) -> Floats:
+        """Return the features of the record with this label that moves the regression most."""
+        start = features_of(data)[data.labels == label].mean(0).astype(np.float64)
+        start, origin, longest = (
+            _within_length(start, surrogate.longest),
+            np.zeros(len(surrogate.weights)),
+            surrogate.longest,
+        )
+        return _ascend(surrogate, start, label == 1, origin, size=longest, max_size=2 * longest, steps=self.steps)
 
 
 @register(
