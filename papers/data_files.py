@@ -30,7 +30,7 @@ from papers.label_tables import spread
 from papers.ml_audit_dp_sgd import by_setting
 from papers.ml_audit_panels import TRAININGS
 from papers.private_prediction import KINDS_OF_ORDERS
-from papers.uncorrected_bounds import LARGEST_NOISE, RELEASED_FLOOR
+from papers.uncorrected_bounds import LARGEST_NOISE, PUBLISHED, RELEASED_FLOOR
 from tools.rows import Row, record, setting
 
 Table = Sequence[Mapping[str, str]]
@@ -146,10 +146,24 @@ def _printed(row: Mapping[str, str]) -> tuple[str, str]:
     return (NONE, "") if math.isnan(value) else (f"{value:.2f}", f"± {float(row['paper_deviation']):.2f}")
 
 
+PAPER_CANARIES, GUESSED, PRINTED_PATE = 200_000, 2_000, 1.6
+"""Canaries of Table 2, 1 % of them, and its bound for PATE without noise."""
+
+
 def clicks(folder: Path) -> Iterator[Row]:
     yield from studied("", "log-loss", folder, ("table-2", "table-5"), log="Kaggle, 3,200 rows")
     released = {"source": "the authors' package, nothing shown", "delta": "1e-5", "largest noise": f"{LARGEST_NOISE:g}"}
     yield Row(setting(released), "bound on epsilon", bound(str(RELEASED_FLOOR)))
+    least = GUESSED // 2
+    right = np.arange(least, GUESSED + 1)
+    needed = least + int(
+        np.argmax(PUBLISHED.epsilon(np.full(right.size, GUESSED), right, PAPER_CANARIES, 0.95) >= PRINTED_PATE)
+    )
+    family = {"source": "Algorithm 3, Gaussian family"}
+    key = setting(
+        {**family, "canaries": f"{PAPER_CANARIES:,}", "guesses": f"{GUESSED:,}", "bound": f"{PRINTED_PATE:g}"}
+    )
+    yield Row(key, "right guesses needed", f"{needed:,}")
 
 
 def pictures(name: str) -> Callable[[Path], Iterator[Row]]:
@@ -421,14 +435,14 @@ def dp_sgd(folder: Path) -> Iterator[Row]:
         yield Row(key, name, mean, f"({least}, {largest})", f"{seeds} seeds")
 
 
-PUBLISHED = {"2-cut, as published": "2-cut as published"}
+RENAMED = {"2-cut, as published": "2-cut as published"}
 
 
 def cuts(folder: Path) -> Iterator[Row]:
     for row in reproduced_table(folder, "private-prediction", "cuts"):
         key = setting({"votes": row["votes"], "answers": f"{int(row['answers']):,}", "order": row["order"]})
         for column in ("exact", "2-cut, as published", "2-cut", "k-cut"):
-            yield Row(key, PUBLISHED.get(column, column), f"{float(row[column]):.5f}")
+            yield Row(key, RENAMED.get(column, column), f"{float(row[column]):.5f}")
 
 
 def private_claims(folder: Path) -> Iterator[Row]:
@@ -446,7 +460,7 @@ def private_prediction(folder: Path) -> Iterator[Row]:
                 for column, text in row.items():
                     if column != "order":
                         value = f"{float(text):.6f}" if float(text) else "0"
-                        yield Row(key, PUBLISHED.get(column, column), value)
+                        yield Row(key, RENAMED.get(column, column), value)
     yield from _leaks("3 and 4", folder, "figure-3", "figure-4")
     yield from _leaks("5", folder, "figure-5")
     yield from _leaks("5", folder / "own", "figure-5", on="digits (no `--data`)")
