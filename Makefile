@@ -17,7 +17,7 @@ SUITE = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER)
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib libraries s3 docs docs-serve demo test nightly lowest mutants bench compare evidence pages house chaos \
+.PHONY: diffprivlib libraries s3 docs docs-serve demo light-wheel test nightly lowest mutants bench compare evidence pages house chaos \
 	fuzz lint clean
 
 demo: $(STAMP)
@@ -25,6 +25,10 @@ demo: $(STAMP)
 
 test: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)
 	$(SUITE)
+
+# The wheel of dpaudit-light, in build/light: the same package, without ray, torch, catboost and numba.
+light-wheel: $(STAMP)
+	$(BIN)/python -m tools.light_wheel build/light
 
 # All tests, those marked `nightly` too; coverage with every game; the fuzzer for an hour, as FUZZ says otherwise; mutants.
 nightly: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)

@@ -21,6 +21,7 @@ from typing import Any
 
 from dpaudit.consent import may_import_from
 from dpaudit.errors import RunError, shortened
+from dpaudit.installation import without_library
 from dpaudit.plain_files import open_plain
 
 MAX_LOG_BYTES = 8_000_000  # of each log file of a local session; one rotated file is kept too
@@ -53,9 +54,12 @@ def ray_session(address: str | None = None, *, cpus: int | None = None) -> Itera
     Args:
         address: "auto", "ray://host:10001" or "host:6379".
         cpus: CPUs of a local session; None for all.
-    Raises: RunError if the cluster cannot be joined, or a local session does not start.
+    Raises: RunError if Ray is not installed, the cluster cannot be joined, or a local session does not start.
     """
-    import ray
+    try:
+        import ray
+    except ModuleNotFoundError as err:
+        raise without_library(err) or err from err
 
     if ray.is_initialized():
         yield

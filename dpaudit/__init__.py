@@ -138,8 +138,9 @@ def __getattr__(name: str) -> Any:
     if isinstance(value, FunctionType):
         from dpaudit.errors import short_tracebacks
         from dpaudit.field_checks import checked_arguments
+        from dpaudit.installation import explained
 
-        value = globals()[name] = short_tracebacks(checked_arguments(value))
+        value = globals()[name] = short_tracebacks(explained(checked_arguments(value)))
     return value
 
 

@@ -29,6 +29,7 @@ from dpaudit.errors import (
     printable_lines,
     shortened,
 )
+from dpaudit.installation import require_one_distribution, without_library
 
 FINISHED, VIOLATION, BAD_INPUT, RUN_FAILED, INCONCLUSIVE = 0, 1, 2, 3, 4
 
@@ -172,6 +173,7 @@ class CommandGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            require_one_distribution()
             return super().invoke(ctx)
         except BrokenPipeError:
             discard_output()
@@ -187,7 +189,9 @@ class CommandGroup(click.Group):
         except OSError as err:  # for example a full disk, a read-only folder or a name that is too long
             where = f"{shortened(err.filename)}: " if err.filename else ""
             stop(f"{where}{err.strerror or shortened(err)}", RUN_FAILED)
-        except Exception:  # must not exit with 1, the code of a violation
+        except Exception as err:  # must not exit with 1, the code of a violation
+            if isinstance(err, ModuleNotFoundError) and (error := without_library(err)):
+                stop(str(error), RUN_FAILED)
             tell(traceback.format_exc())
             stop("unexpected error, see the traceback above", RUN_FAILED)
         except KeyboardInterrupt:

@@ -73,6 +73,8 @@ FLOORS = Rooms(
             "locations",
             "variables",
             "tensors",
+            "installation",
+            "compiling",
             "registry",
             "claims",
         ),

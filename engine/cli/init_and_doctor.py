@@ -17,9 +17,11 @@ from pathlib import Path
 
 import click
 
+from dpaudit import __version__
 from dpaudit.engine.cli.options import json_option
 from dpaudit.engine.exits import RUN_FAILED, end, in_json, show_lines, tell
 from dpaudit.errors import InputError, printable, shortened
+from dpaudit.installation import requirements
 from dpaudit.plain_files import max_read_bytes, must_write_in_place, require_writable, write_user_file
 from dpaudit.registry import catalogue
 
@@ -201,7 +203,7 @@ def _lowest(package: str, version: str, extra: str = "") -> str:
     from packaging.requirements import Requirement  # installed with matplotlib and Ray
     from packaging.version import Version
 
-    for needed in map(Requirement, importlib.metadata.requires("dpaudit") or [] if version else []):
+    for needed in map(Requirement, requirements() if version else []):
         if needed.name == package and (needed.marker is None or needed.marker.evaluate({"extra": extra})):
             limits = [limit.version for limit in needed.specifier if limit.operator in (">=", "==")]
             if any(Version(version) < Version(limit) for limit in limits):
@@ -212,7 +214,9 @@ def _lowest(package: str, version: str, extra: str = "") -> str:
 def _checks(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
     """Yield for each check whether it passed, its name and a detail."""
     yield sys.version_info >= (3, 11), "Python", f"{platform.python_version()} at {sys.executable}"
-    for package in ("dpaudit", *NEEDED):
+    yield True, "dpaudit", __version__
+    needed = {re.split(r"[^\w-]", line)[0] for line in requirements() if "extra ==" not in line} or set(NEEDED)
+    for package in (name for name in NEEDED if name in needed):
         version = _version(package)
         lowest = _lowest(package, version)
         words = f"{version} is too old; pip install '{package}>={lowest}'" if lowest else version
@@ -230,7 +234,7 @@ def _checks(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
     try:
         import torch
     except ImportError as err:
-        yield False, "GPU", f"torch cannot be imported: {err}"
+        yield "torch" not in needed, "GPU", f"torch cannot be imported: {err}"
     else:
         gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         yield True, "GPU", ", ".join(gpus) or "none, everything runs on the CPU"

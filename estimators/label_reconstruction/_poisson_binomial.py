@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from dpaudit.compiling import compiled
 from dpaudit.estimators.arguments import Floats
 
 # Below this likelihood of a bag, relative to its likeliest sum, underflow may affect the ratios.
@@ -27,7 +27,7 @@ def log_ratios(prior: Floats, log_channel: Floats) -> tuple[Floats, list[int]]:
     return ratio, unlikely[np.isneginf(log_likelihood)].tolist()
 
 
-@numba.njit(cache=True)
+@compiled()
 def _log_ratios(prior: Floats, channel: Floats) -> tuple[Floats, Floats]:
     """Return the change of the log-odds for every example, shape (bags, k), and likelihoods, shape (bags,).
 
@@ -60,7 +60,7 @@ def _log_ratios(prior: Floats, channel: Floats) -> tuple[Floats, Floats]:
     return shift, total
 
 
-@numba.njit(cache=True)
+@compiled()
 def _log_ratios_in_logarithms(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
     """Return `_log_ratios` computed in logarithms, for improbable bags: ten times slower; NaN in impossible ones."""
     bags, k = prior.shape
@@ -90,7 +90,7 @@ def _log_ratios_in_logarithms(prior: Floats, log_channel: Floats) -> tuple[Float
     return shift, total
 
 
-@numba.njit(cache=True)
+@compiled()
 def advantages(prior: Floats, epsilon: float, noise: int) -> Floats:
     """Return the additive advantage of the noisy sum for every example; shape (bags, k) to (bags, k).
 
@@ -132,7 +132,7 @@ def advantages(prior: Floats, epsilon: float, noise: int) -> Floats:
     return advantage
 
 
-@numba.njit(cache=True)
+@compiled()
 def _include(law: Floats, size: int, eta: Floats) -> None:
     """Add the labels with probabilities `eta` to the law of the sum of `size` others, in place."""
     for j in range(len(eta)):
@@ -141,7 +141,7 @@ def _include(law: Floats, size: int, eta: Floats) -> None:
         law[0] *= 1 - eta[j]
 
 
-@numba.njit(cache=True)
+@compiled()
 def _gain(eta: float, law: Floats, epsilon: float, noise: int) -> float:
     """Return the smaller of the integrals of g+ and g-, with g = eta L1 - (1 - eta) L0.
 
@@ -154,7 +154,7 @@ def _gain(eta: float, law: Floats, epsilon: float, noise: int) -> float:
     return _geometric_gain(eta, law, epsilon)
 
 
-@numba.njit(cache=True)
+@compiled()
 def _plain_gain(eta: float, law: Floats) -> float:
     k = len(law)
     up = down = 0.0
@@ -168,7 +168,7 @@ def _plain_gain(eta: float, law: Floats) -> float:
     return float(min(up, down))
 
 
-@numba.njit(cache=True)
+@compiled()
 def _from_right(law: Floats, a: float) -> Floats:
     """Return right[m] = sum over s >= m of law[s] a^(s - m) for m = 0 .. k; the last value is 0."""
     k = len(law)
@@ -179,7 +179,7 @@ def _from_right(law: Floats, a: float) -> Floats:
     return right
 
 
-@numba.njit(cache=True)
+@compiled()
 def _laplace_gain(eta: float, law: Floats, epsilon: float) -> float:
     """Return the gain under Laplace noise, integrated in closed form.
 
@@ -213,7 +213,7 @@ def _laplace_gain(eta: float, law: Floats, epsilon: float) -> float:
     return float(min(up, down))
 
 
-@numba.njit(cache=True)
+@compiled()
 def _geometric_gain(eta: float, law: Floats, epsilon: float) -> float:
     k = len(law)
     a = math.exp(-epsilon)
@@ -235,23 +235,23 @@ def _geometric_gain(eta: float, law: Floats, epsilon: float) -> float:
     return float(min(up, down))
 
 
-@numba.njit(cache=True)
+@compiled()
 def _log(value: float) -> float:
     return math.log(value) if value > 0 else -np.inf
 
 
-@numba.njit(cache=True)
+@compiled()
 def _log1m(value: float) -> float:
     return math.log1p(-value) if value < 1 else -np.inf
 
 
-@numba.njit(cache=True)
+@compiled()
 def _log_add(x: float, y: float) -> float:
     high, low = max(x, y), min(x, y)
     return high if low == -np.inf else high + math.log1p(math.exp(low - high))
 
 
-@numba.njit(cache=True)
+@compiled()
 def _log_dot(x: Floats, y: Floats, size: int) -> float:
     top = -np.inf
     for s in range(size):

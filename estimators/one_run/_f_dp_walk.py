@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit
-from numba.extending import register_jitable
 from numpy.typing import NDArray
+
+from dpaudit.compiling import compiled, part_of_compiled
 
 Rate: TypeAlias = Callable[[float, Any, float], float]
 """(power, parameter, delta) -> smallest false positive rate."""
@@ -58,13 +58,13 @@ def walk(rate: Rate) -> Rejects:
     return rejects
 
 
-@register_jitable
+@part_of_compiled
 def gaussian_rate(power: float, mu: float, delta: float) -> float:
     """Return Phi(Phi^-1(power) - mu)."""
     return 0.5 * math.erfc((mu - normal_quantile(power)) / math.sqrt(2.0))
 
 
-@register_jitable
+@part_of_compiled
 def laplace_rate(power: float, mu: float, delta: float) -> float:
     """Return the smallest false positive rate between two unit Laplace laws whose means differ by mu."""
     if power <= 0.5:
@@ -75,13 +75,13 @@ def laplace_rate(power: float, mu: float, delta: float) -> float:
     return 1 - math.exp(mu) * miss
 
 
-@register_jitable
+@part_of_compiled
 def approximate_dp_rate(power: float, epsilon: float, delta: float) -> float:
     """Return the smallest false positive rate under two-sided (epsilon, delta)-DP."""
     return max(0.0, math.exp(-epsilon) * (power - delta), 1 - delta - math.exp(epsilon) * (1 - power))
 
 
-@register_jitable
+@part_of_compiled
 def highest_line(power: float, lines: NDArray[np.float64], delta: float) -> float:
     """Return the smallest false positive rate under the curve given by the lines of `signed_scores.tangents`."""
     line = np.searchsorted(lines[0], power, side="right") - 1
@@ -89,7 +89,7 @@ def highest_line(power: float, lines: NDArray[np.float64], delta: float) -> floa
     return max(0.0, height)
 
 
-@register_jitable
+@part_of_compiled
 def normal_quantile(p: float) -> float:
     """Return Phi^-1(p) for p in (0, 1), relative error 1e-15 (Wichura 1988, Applied Statistics 37, AS 241)."""
     q = p - 0.5
@@ -134,4 +134,4 @@ RATES: dict[str, Rate] = {
     "approx-dp": approximate_dp_rate,
     "lines": highest_line,
 }
-REJECTS: dict[str, Rejects] = {name: njit(cache=True, nogil=True)(walk(rate)) for name, rate in RATES.items()}
+REJECTS: dict[str, Rejects] = {name: compiled()(walk(rate)) for name, rate in RATES.items()}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dpaudit.compiling import compiled
 
-@njit(cache=True, nogil=True)
+
+@compiled()
 def binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, NDArray[np.float64]]:
     """Return the first count with a Binomial(trials, p) probability >= `smallest`, and the probabilities from there."""
     mode = min(trials, int((trials + 1) * p))
@@ -33,7 +34,7 @@ def binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, NDArray
     return first, terms
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def crossing_probability(
     trial_counts: NDArray[np.int64], limits: NDArray[np.int64], p: float, negligible: float = 1e-16
 ) -> float:
@@ -49,7 +50,7 @@ def crossing_probability(
     return float(crossing_compared(trial_counts, limits, p, negligible, np.zeros(trial_counts.size), 0.0, 2.0))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def crossing_compared(
     trial_counts: NDArray[np.int64],
     limits: NDArray[np.int64],

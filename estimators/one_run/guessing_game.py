@@ -89,10 +89,9 @@ def _formula(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats) -> Float
 
 @cache
 def _compiled() -> Callable[..., float]:
-    import numba  # slow to import
+    from dpaudit.compiling import compiled  # slow to import: numba
 
-    compiled: Callable[..., float] = numba.njit(cache=True, nogil=True)(_steepest_window)
-    return compiled
+    return compiled()(_steepest_window)
 
 
 def _steepest_window(n: int, start: int, skipped: int, mass: float, heap: float, odds: float) -> float:

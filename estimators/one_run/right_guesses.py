@@ -279,10 +279,9 @@ def _right_among_few(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.bo
 
 @cache
 def _compiled() -> Callable[..., Ints]:
-    import numba  # slow to import
+    from dpaudit.compiling import compiled  # slow to import: numba
 
-    compiled: Callable[..., Ints] = numba.njit(cache=True, nogil=True)(_right_among_first)
-    return compiled
+    return compiled()(_right_among_first)
 
 
 def _right_among_first(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.bool_], firsts: Ints) -> Ints:

@@ -14,18 +14,16 @@ density of one rate times the distribution function of the other, by Gauss-Legen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, cast
 
 import numpy as np
-from numba import njit, prange
 
+from dpaudit.compiling import compiled, prange
 from dpaudit.estimators.arguments import Floats, Ints
 
 Law: TypeAlias = tuple[float, float, float, Floats]
 """Posterior of a rate in the angle: lowest angle, highest angle, panel width, and table."""
 Pair: TypeAlias = tuple[Law, Law]
-_F = TypeVar("_F", bound=Callable[..., object])
 
 PIECES = 16
 DEGREE = 12
@@ -56,12 +54,8 @@ def _node_values_to_coefficients() -> Floats:
 _FIT = _node_values_to_coefficients()
 
 
-def _compiled(function: _F) -> _F:
-    return cast(_F, njit(cache=True, nogil=True, error_model="numpy")(function))
-
-
-def _parallel(function: _F) -> _F:
-    return cast(_F, njit(cache=True, nogil=True, error_model="numpy", parallel=True)(function))
+_compiled = compiled(error_model="numpy")
+_parallel = compiled(error_model="numpy", parallel=True)
 
 
 @_compiled

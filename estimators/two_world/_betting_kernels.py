@@ -9,22 +9,17 @@ exchanged), and rule that chooses the threshold; the first rules count past scor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TypeVar, cast
 
 import numpy as np
-from numba import njit
 
+from dpaudit.compiling import compiled
 from dpaudit.estimators.arguments import Floats, Ints
-
-_F = TypeVar("_F", bound=Callable[..., object])
 
 _MOST_SMOOTHED, _CANDIDATES = 256, 64  # scores of a kernel density, and thresholds that are tried
 _LOG_ROUNDING = 1e-9  # far above the rounding error of a log wealth; a rejection needs this much more than its level
 
 
-def _compiled(function: _F) -> _F:
-    return cast(_F, njit(cache=True, nogil=True, error_model="numpy")(function))
+_compiled = compiled(error_model="numpy")
 
 
 @_compiled

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,7 +162,7 @@ def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: 
     times = _limits(n, first, level, weight)
     # Some Beta quantiles are wrong (scipy 1.17.1: rank 1,000 of 87,270). A lower limit is safe: it fails more often.
     times = np.minimum.accumulate(times[::-1])[::-1]
-    return 1.0 - float(_compiled()(times, last.astype(np.int64), n, _REACH)) * (1 - _ROUNDING)
+    return 1.0 - _staying_probability(times, last.astype(np.int64), n, _REACH) * (1 - _ROUNDING)
 
 
 def _limits(n: int, ranks: Ints, level: float, weight: str) -> Floats:
@@ -226,15 +225,7 @@ def _start(n: int, error: float, weight: str) -> float:
     return (1 - slack / 2) * error * math.exp(float(share))
 
 
-@cache
-def _compiled() -> Callable[..., float]:
-    import numba  # slow to import
-
-    compiled: Callable[..., float] = numba.njit(cache=True, fastmath={"reassoc", "contract"})(_staying_probability)
-    return compiled
-
-
-def _staying_probability(times: Floats, at_least: Ints, n: int, reach: float) -> Any:
+def _staying_probability(times: Floats, at_least: Ints, n: int, reach: float) -> float:
     """Return the probability that at least `at_least` of n uniform points lie below each of `times`; never too large.
 
     The points are those of a Poisson process conditioned to end at n.
@@ -256,21 +247,17 @@ def _staying_probability(times: Floats, at_least: Ints, n: int, reach: float) ->
         fewest = max(0, int(mean - wide))
         most = int(mean + wide) + 1
         size = most - fewest + 1
-        # Reversed, so that the inner loop walks both arrays forward: chance[size - 1 - i] = Pr[Poisson = fewest + i].
         chance = np.zeros(size)
         if mean > 0:
-            chance[size - 1] = math.exp(fewest * math.log(mean) - mean - math.lgamma(fewest + 1.0))
-            for i in range(1, size):
-                chance[size - 1 - i] = chance[size - i] * mean / (fewest + i)
+            logarithm = fewest * math.log(mean) - mean - math.lgamma(fewest + 1.0)
+            chance = np.exp(logarithm) * np.cumprod(np.append(1.0, mean / np.arange(fewest + 1.0, most + 1.0)))
         elif fewest == 0:
-            chance[size - 1] = 1.0
-        for count in range(new_low, new_high + 1):
-            begin = max(low, count - most)
-            stop = min(high, count - fewest)
-            total = 0.0
-            for before in range(begin, stop + 1):
-                total += current[before] * chance[before - count + most]
-            following[count] = total
+            chance[0] = 1.0
+        ends = low + fewest  # smallest number of points of the sums
+        sums = np.convolve(current[low : high + 1], chance)
+        following[new_low : new_high + 1] = 0
+        reached = slice(max(new_low, ends), min(new_high, high + most) + 1)
+        following[reached] = sums[reached.start - ends : reached.stop - ends]
         current, following = following, current
         low = new_low
         high = new_high
@@ -278,7 +265,7 @@ def _staying_probability(times: Floats, at_least: Ints, n: int, reach: float) ->
         if low > high:
             return 0.0
     if n < 20:
-        return current[n] / math.exp(n * math.log(n) - n - math.lgamma(n + 1.0))
+        return float(current[n]) / math.exp(n * math.log(n) - n - math.lgamma(n + 1.0))
     # Stirling's series: a difference of numbers near n log n would lose digits, and an integer n**5 would overflow.
     part = 1.0 / n
-    return current[n] * math.sqrt(2 * math.pi * n) * math.exp(part / 12 - part**3 / 360 + part**5 / 1260)
+    return float(current[n]) * math.sqrt(2 * math.pi * n) * math.exp(part / 12 - part**3 / 360 + part**5 / 1260)

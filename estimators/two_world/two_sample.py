@@ -260,10 +260,9 @@ def _informative_thresholds(
 
 @cache
 def _compiled() -> Callable[..., Ints]:
-    import numba  # slow to import
+    from dpaudit.compiling import compiled  # slow to import: numba
 
-    compiled: Callable[..., Ints] = numba.njit(cache=True, nogil=True)(_lower_hull)
-    return compiled
+    return compiled()(_lower_hull)
 
 
 def _lower_hull(x: Floats, y: Floats) -> Ints:

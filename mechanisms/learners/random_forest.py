@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
+from dpaudit.compiling import compiled
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
@@ -143,7 +143,7 @@ class PrivateForest(FlatFeaturesLearner):
         return split, low, high
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def leaf_counts(
     columns: Floats, labels: Ints, classes: int, split: Ints, low: Floats, high: Floats, end: float
 ) -> Floats:

@@ -10,9 +10,9 @@ Source: Gower (1971), "A general coefficient of similarity and some of its prope
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dpaudit.synthetic_tables.games.view import TableView
@@ -24,6 +24,8 @@ MISSING_NUMBER = -0.5
 """Place of a missing number on the scale. It differs from numbers in the range by 0.5 to 1.5."""
 TAIL = 0.01
 """Share of the rows below the range of a column, and above it."""
+CELLS = 250_000
+"""Number of distances that are computed at once, so that they stay in the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,58 +133,44 @@ def nearest(
         groups: Groups of the rows of the query and of the searched rows. Rows of one group are not neighbours.
     """
     query_group, group = groups or (np.zeros(len(query), np.int64), np.ones(len(searched), np.int64))
-    costs = np.ones(query.words.shape, np.float32) if weights is None else weights.astype(np.float32)
-    # Columns that differ most between two random rows come first, so that most sums end early.
-    equal = [np.sum((np.unique(column, return_counts=True)[1] / len(searched)) ** 2) for column in searched.words.T]
-    order = np.argsort(-(1 - np.array(equal)) * costs.mean(axis=0, dtype=np.float64), kind="stable")
-    distances, rows = _nearest(
-        query.numbers,
-        np.ascontiguousarray(query.words[:, order]),
-        np.ascontiguousarray(costs[:, order]),
-        query_group,
-        searched.numbers,
-        np.ascontiguousarray(searched.words[:, order]),
-        group,
-        k,
-    )
-    return Neighbours(distances.astype(np.float64), rows)
+    costs = None if weights is None else weights.astype(np.float32)
+    near = Neighbours(np.full((len(query), k), np.inf), np.full((len(query), k), -1, np.int64))
+    searched_numbers = np.ascontiguousarray(searched.numbers.T)
+    codes = np.concatenate([query.words, searched.words])
+    codes -= codes.min(initial=0)
+    small = codes.astype(np.min_scalar_type(codes.max(initial=0)), order="F")  # few bytes are compared faster
+    words, searched_words = small[: len(query)], small[len(query) :].T
+    each = max(1, CELLS // max(1, len(searched)))
+    for first in range(0, len(query), each):
+        part = slice(first, first + each)
+        total = _distances(
+            query.numbers[part], words[part], None if costs is None else costs[part], searched_numbers, searched_words
+        )
+        total[query_group[part, None] == group] = np.inf
+        everything = np.arange(len(total))
+        for place in range(min(k, len(searched))):
+            rows = total.argmin(axis=1)  # of equal distances the row with the lowest position
+            distances = total[everything, rows]
+            near.distances[part, place] = distances
+            near.rows[part, place] = np.where(np.isinf(distances), -1, rows)
+            total[everything, rows] = np.inf
+    return near
 
 
-@njit(cache=True, nogil=True)
-def _nearest(
+def _distances(
     numbers: NDArray[np.float32],
-    words: NDArray[np.int32],
-    costs: NDArray[np.float32],
-    groups: Ints,
+    words: NDArray[Any],
+    costs: NDArray[np.float32] | None,
     searched_numbers: NDArray[np.float32],
-    searched_words: NDArray[np.int32],
-    searched_groups: Ints,
-    k: int,
-) -> tuple[NDArray[np.float32], Ints]:
-    """Return distances and positions of the k nearest rows; a sum ends where it exceeds the k-th smallest one."""
-    rows, numbers_count, words_count = numbers.shape[0], numbers.shape[1], words.shape[1]
-    best = np.full((rows, k), np.inf, np.float32)
-    places = np.full((rows, k), -1, np.int64)
-    for row in range(rows):
-        for other in range(searched_numbers.shape[0]):
-            limit = best[row, k - 1]
-            total = np.float32(0)
-            for column in range(words_count):
-                if words[row, column] != searched_words[other, column]:
-                    total += costs[row, column]
-                    if total >= limit:
-                        break
-            if total >= limit:
-                continue
-            for column in range(numbers_count):
-                total += abs(numbers[row, column] - searched_numbers[other, column])
-                if total >= limit:
-                    break
-            if total >= limit or groups[row] == searched_groups[other]:
-                continue
-            place = k - 1
-            while place > 0 and best[row, place - 1] > total:
-                best[row, place], places[row, place] = best[row, place - 1], places[row, place - 1]
-                place -= 1
-            best[row, place], places[row, place] = total, other
-    return best, places
+    searched_words: NDArray[Any],
+) -> NDArray[np.float32]:
+    """Return the distances of all pairs of rows, shape (rows, searched rows); the searched columns are transposed."""
+    shape = len(numbers), searched_numbers.shape[1]
+    total, difference, differs = np.zeros(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.bool_)
+    for column, codes in enumerate(searched_words):
+        np.not_equal(words[:, column, None], codes, out=differs)
+        total += differs if costs is None else np.multiply(differs, costs[:, column, None], out=difference)
+    for column, values in enumerate(searched_numbers):
+        np.subtract(numbers[:, column, None], values, out=difference)
+        total += np.abs(difference, out=difference)
+    return total
