@@ -12,12 +12,12 @@ SLACK = 40
 LIMITS = {
     "actors": 4735,
     "benchmarks": 9524,
-    "cluster": 512,
-    "dpaudit": 3729,
-    "engine": 194,
+    "cluster": 516,
+    "dpaudit": 3821,
+    "engine": 198,
     "engine/answer": 4338,
     "engine/attacks": 1186,
-    "engine/cli": 2147,
+    "engine/cli": 2151,
     "engine/data": 3602,
     "engine/estimate": 1366,
     "engine/figures": 587,
@@ -45,8 +45,8 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 76192,
-    "tools": 1589,
+    "tests": 76310,
+    "tools": 1635,
 }
 """Most lines of Python in each room."""
 
