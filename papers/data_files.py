@@ -77,12 +77,12 @@ def bound(text: str, digits: int = 3) -> str:
     return format_lower(float(text), digits)
 
 
-def studied(name: str, utility: str, folder: Path, tables: tuple[str, str], **conditions: str) -> Iterator[Row]:
+def studied(utility: str, folder: Path, tables: tuple[str, str], **conditions: str) -> Iterator[Row]:
     """Yield the bounds of learners at several values of epsilon, and the utility of the same models.
 
     One training has its deviation over replays. Several have the median over trainings, and (least, largest).
     """
-    bounds, utilities = (reproduced_table(folder / name, "observational-label", item) for item in tables)
+    bounds, utilities = (reproduced_table(folder, "observational-label", item) for item in tables)
     for cell in dict.fromkeys((row["learner"], row["epsilon"]) for row in bounds):
         trained, predicted = ([row for row in rows if _cell_of(row) == cell] for rows in (bounds, utilities))
         learner, epsilon = cell[0], number(cell[1])
@@ -151,7 +151,7 @@ PAPER_CANARIES, GUESSED, PRINTED_PATE = 200_000, 2_000, 1.6
 
 
 def clicks(folder: Path) -> Iterator[Row]:
-    yield from studied("", "log-loss", folder, ("table-2", "table-5"), log="Kaggle, 3,200 rows")
+    yield from studied("log-loss", folder, ("table-2", "table-5"), log="Kaggle, 3,200 rows")
     released = {"source": "the authors' package, nothing shown", "delta": "1e-5", "largest noise": f"{LARGEST_NOISE:g}"}
     yield Row(setting(released), "bound on epsilon", bound(str(RELEASED_FLOOR)))
     least = GUESSED // 2
@@ -166,8 +166,8 @@ def clicks(folder: Path) -> Iterator[Row]:
     yield Row(key, "right guesses needed", f"{needed:,}")
 
 
-def pictures(name: str) -> Callable[[Path], Iterator[Row]]:
-    return lambda folder: studied(name, "test accuracy, %", folder, ("table-1", "table-4"))
+def pictures(folder: Path) -> Iterator[Row]:
+    return studied("test accuracy, %", folder, ("table-1", "table-4"))
 
 
 def factors(folder: Path) -> Iterator[Row]:
@@ -530,10 +530,7 @@ FILES = {
     ),
     "paper-bayesian-intervals.csv": Source(runs("bayesian", "figure-4", "figure-5"), bayesian_intervals),
     "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5", with_=REAL), clicks),
-    "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=REAL), pictures("")),
-    "paper-images.csv": Source(
-        runs(LABELS, "table-1", "table-4", with_=f"{REAL} --only fashion_mnist", into="fashion"), pictures("fashion")
-    ),
+    "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=REAL), pictures),
     "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", with_=REAL), label_inference_figure_2),
     "paper-label-inference-figure-1.csv": Source(runs(INFERENCE, "figure-1", with_=KNOWN), label_inference_figure_1),
     "paper-label-inference-figure-3.csv": Source(runs(INFERENCE, "figure-3", with_=KNOWN), label_inference_figure_3),
