@@ -52,7 +52,8 @@ NODES_S = 5.0  # seconds between checks for new or lost nodes
 MANY_WORKERS = 64  # number of workers above which results are fetched in batches
 FETCH_S = 0.1  # seconds between batches; workers continue with their second parcel
 WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"  # seconds that a cluster may take to add a node; unset: none
-EXTRA_WORKERS = 16  # workers of each kind requested beyond the free resources of a cluster that adds nodes
+EXTRA_WORKERS = 16  # workers that may be pending of a kind that takes CPUs of nodes requested for other kinds
+MAX_REQUESTED = 1_000  # workers of each other kind that may be pending, and for which nodes are requested
 
 
 @ray.remote
@@ -172,6 +173,7 @@ class RayPool:
         self._wait_s = float(os.environ.get(WAIT_FOR_NODES, "0"))
         self._refused: dict[Resources, str] = {}  # kinds whose units fail, with the reason
         self._refused_units: list[Unit] = []
+        self._requested: dict[Resources, int] = {}  # workers for which nodes were requested, by kind
         if not self._wait_s:
             nodes = Nodes.of_session()
             self._refused = {kind: why for kind in fail_alone if (why := nodes.refusal(kind))}
@@ -223,7 +225,8 @@ class RayPool:
         return max(1, min(share, int(self._parcel_s() / self._median_s.get(does, math.inf))))
 
     def _parcel_s(self) -> float:
-        return max(PARCEL_S, len(self._slots) / PARCELS_A_SECOND)
+        ready = len(self._slots) - len(self._starting)
+        return max(PARCEL_S, ready / PARCELS_A_SECOND)
 
     def _workers_for(self, kind: Resources) -> list[_WorkerSlot]:
         """Return ready workers for units of this kind: those of the kind, else those with a larger share of a GPU."""
@@ -370,6 +373,7 @@ class RayPool:
         for slot in self._slots:
             ray.kill(slot.actor)
         self._slots.clear()
+        self._request_nodes({})
         if self._store:
             self._store.remove_worker_files()
 
@@ -384,6 +388,8 @@ class RayPool:
             message = f"no node of the cluster holds a unit of {missing_kind}; waiting for one"
             limit = f"at most {self._wait_s or START_TIMEOUT_S:.0f} s if nothing else runs"
             self._events.emit(Event(EventKind.STAGE, detail=f"{message}, {limit}"))
+        usable = self._usable(demand)
+        self._request_nodes(usable)
         room = nodes.worker_counts(demand)
         no_scarce_yet = any(kind.gpus or kind.custom for kind in self._kinds_without_worker())
         # Scarce resources first, before other kinds take the CPUs of their nodes.
@@ -393,12 +399,37 @@ class RayPool:
             # Pending workers make the cluster add a node. While a GPU or a custom resource is pending, other kinds must
             # not take the CPUs of its node.
             if self._wait_s and (kind.gpus or kind.custom or not no_scarce_yet):
-                wanted = min(demand[kind], self._workers or demand[kind], wanted + EXTRA_WORKERS)
+                most = min(demand[kind], self._workers or demand[kind])
+                wanted = max(wanted, usable[kind]) if kind in usable else min(most, wanted + EXTRA_WORKERS)
             for _ in range(wanted - len(workers)):
                 self._start(kind)
             spare = sorted((slot for slot in workers if not slot.parcels), key=lambda slot: slot.ready)
             for slot in spare[: max(0, len(workers) - wanted)]:
                 self._dismiss(slot)
+
+    def _usable(self, demand: Mapping[Resources, int]) -> dict[Resources, int]:
+        """Return how many workers of each kind the remaining units can use.
+
+        Kinds without a scarce resource take CPUs of the nodes of the others, if there are others.
+        """
+        scarce = [kind for kind in demand if kind.gpus or kind.custom]
+        return {kind: min(demand[kind], self._workers or MAX_REQUESTED, MAX_REQUESTED) for kind in scarce or demand}
+
+    def _request_nodes(self, workers: dict[Resources, int]) -> None:
+        """Request nodes that hold these workers from a cluster that adds nodes, all at once; {} gives them back.
+
+        For pending workers alone, Ray's autoscaler adds nodes in steps. A request replaces the one before.
+        """
+        if not self._wait_s or workers == self._requested:
+            return
+        from ray.autoscaler.sdk import request_resources  # few clusters add nodes
+
+        self._requested = workers
+        try:
+            request_resources(bundles=[kind.amounts for kind, count in workers.items() for _ in range(count)])
+        except Exception as err:  # pending workers make the cluster grow too
+            message = f"the cluster's autoscaler took no request for nodes: {type(err).__name__}: {err}"
+            self._events.emit(Event(EventKind.STAGE, detail=message))
 
     def _dismiss(self, slot: _WorkerSlot) -> None:
         del self._slots[slot]

@@ -47,7 +47,7 @@ class SimulatedPool:
 
         self.pool = pool = pools.RayPool.__new__(pools.RayPool)
         self.slots = [pools._WorkerSlot(Resources(), None, 0.0, ready=True) for _ in range(workers)]
-        pool._slots = dict.fromkeys(self.slots)
+        pool._slots, pool._starting = dict.fromkeys(self.slots), {}
         pool._median_s, pool._longest_s, pool._schedulable, pool._flights = takes, {}, {}, {}
         pool._waiting = defaultdict(deque)
         pool._alone, pool._shared, pool._refused = set(), {}, {}
