@@ -33,7 +33,7 @@ from dpaudit.actors.unit import Unit
 POLL_S = 600.0
 """Virtual seconds between checks of the pool while nothing ends."""
 GROWING_POLL_S = 5.0
-"""The same while nodes join."""
+"""Virtual seconds between these checks while nodes join."""
 DETECTED_S, STARTED_S = 15.0, 10.0
 """Seconds until Ray detects a dead node (measured: 14.4 s), and until a new worker is up."""
 TRAVEL_S = 0.003
@@ -500,10 +500,10 @@ class _Ray:
 
     def _start_for_pending(self) -> None:
         """Start nodes for pending workers, as many at a time as there are, or `UPSCALING`."""
-        there = len(self._nodes)
-        most = max(UPSCALING, there) - self._starting
+        joined = len(self._nodes)
+        most = max(UPSCALING, joined) - self._starting
         missing = self._nodes_for([(actor.cpus, actor.gpus) for actor in self._pending]) - self._starting
-        self._start_nodes(there + self._starting + max(0, min(most, missing)))
+        self._start_nodes(joined + self._starting + max(0, min(most, missing)))
 
     def _nodes_for(self, sizes: Sequence[tuple[float, float]]) -> int:
         cpus, gpus = (sum(size[part] for size in sizes) for part in (0, 1))
