@@ -10,8 +10,8 @@ ROOT = Path(__file__).parent.parent
 SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
-    "actors": 4735,
-    "benchmarks": 9524,
+    "actors": 4766,
+    "benchmarks": 10248,
     "cluster": 516,
     "dpaudit": 3821,
     "engine": 198,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 76310,
+    "tests": 76489,
     "tools": 1635,
 }
 """Most lines of Python in each room."""
