@@ -154,7 +154,7 @@ def test_rates_of_the_theorems_are_slopes(tmp_path: Path, monkeypatch: pytest.Mo
     reproduction = label_inference.rates(options(tmp_path))
     assert all(path.stat().st_size > 100 for path in reproduction.files)
     table = rows(reproduction.files[1])
-    slopes = {(row["theorem"], row["priors"]): float(row["slope"]) for row in table}
+    slopes = {(row["theorem"], row["priors"]): float(row["slope"]) for row in table if row["slope"] not in ("", "nan")}
     assert slopes["3.3", "all 0.5"] == pytest.approx(-0.5, abs=0.02)
     assert slopes["3.4", "0.5 among Beta(5, 5)"] == pytest.approx(-0.5, abs=0.05)
     assert slopes["3.7", "all 0.5"] == pytest.approx(-0.5, abs=0.1)
