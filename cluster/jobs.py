@@ -23,6 +23,12 @@ ALWAYS_EXCLUDED = (".git", ".venv*", "__pycache__")
 POLL_S = 0.5
 STOP_S = 60.0  # longest wait for a job to stop
 MAX_TRIES = 1_000
+# In a job's shell: the Python of the head's Ray, which `python` on its path may not be. The shell is a child of a Ray
+# worker, whose parent, the raylet, has the command of its Python in its arguments.
+HEAD_PYTHON = (
+    "python=$(tr '\\0' '\\n' < /proc/$(cut -d' ' -f4 /proc/$PPID/stat)/cmdline "
+    "| sed -n 's/^--python_worker_command=\\([^ ]*\\).*/\\1/p')"
+)
 T = TypeVar("T")
 
 
@@ -38,7 +44,11 @@ class Job:
 
     @property
     def entrypoint(self) -> str:
-        return shlex.join(["python", "-m", "dpaudit", *self.arguments])
+        """Command of the job; it runs the Python of the head's Ray, or of the environment that the job installs."""
+        arguments = shlex.join(["-m", "dpaudit", *self.arguments])
+        return (
+            f'{HEAD_PYTHON}; exec "${{python:-python}}" {arguments}' if not self.requirements else f"python {arguments}"
+        )
 
     def key(self) -> str:
         """Return the name of the job, a hash of its command, files and requirements."""

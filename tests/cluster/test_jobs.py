@@ -302,6 +302,26 @@ def dashboard() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.parametrize("has_raylet", [True, False])
+def test_a_job_runs_the_python_of_the_heads_ray(has_raylet: bool, working_dir: Path, tmp_path: Path) -> None:
+    """A job's shell is a child of a Ray worker, and that of the raylet. Without a raylet, `python` on the path runs."""
+    for name in ("python", "heads-python"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $@"\n')
+        (tmp_path / name).chmod(0o755)
+    worker = "import subprocess, sys; print(subprocess.run(sys.argv[1], shell=True, capture_output=True, text=True))"
+    raylet = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}, sys.argv[1]])"
+    command = [sys.executable, "-c", raylet, Job(("run", "my spec.yaml"), working_dir).entrypoint]
+    if has_raylet:
+        command.append(f"--python_worker_command={tmp_path}/heads-python /ray/setup_worker.py --port=1")
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert f"stdout='{'heads-' if has_raylet else ''}python -m dpaudit run my spec.yaml" in printed
+
+
+def test_a_job_that_installs_packages_runs_their_python(working_dir: Path, tmp_path: Path) -> None:
+    assert Job(("run",), working_dir, requirements=tmp_path / "requirements.txt").entrypoint == "python -m dpaudit run"
+
+
 def test_a_job_starts_once_and_again_after_it_failed(
     working_dir: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,9 +330,7 @@ def test_a_job_starts_once_and_again_after_it_failed(
     jobs, key = Jobs(dashboard), job.key()
     first = jobs.submit(job)
     assert (first.name, first.new) == (key, True)
-    assert server.submissions == [
-        {"entrypoint": "python -m dpaudit run spec.yaml", "runtime_env": job.runtime_env(), "metadata": {}}
-    ]
+    assert server.submissions == [{"entrypoint": job.entrypoint, "runtime_env": job.runtime_env(), "metadata": {}}]
     for name, state, expected in [
         (key, "PENDING", (key, False)),
         (key, "RUNNING", (key, False)),
