@@ -12,7 +12,7 @@ SLACK = 40
 LIMITS = {
     "actors": 4766,
     "benchmarks": 10248,
-    "cluster": 516,
+    "cluster": 526,
     "dpaudit": 3821,
     "engine": 198,
     "engine/answer": 4338,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 76489,
+    "tests": 76660,
     "tools": 1635,
 }
 """Most lines of Python in each room."""
