@@ -440,9 +440,10 @@ RENAMED = {"2-cut, as published": "2-cut as published"}
 
 def cuts(folder: Path) -> Iterator[Row]:
     for row in reproduced_table(folder, "private-prediction", "cuts"):
-        key = setting({"votes": row["votes"], "answers": f"{int(row['answers']):,}", "order": row["order"]})
+        size = {"answers": f"{int(row['answers']):,}", "order": row["order"]}
+        key = setting({"votes": row["votes"], "direction": row["direction"], **size})
         for column in ("exact", "2-cut, as published", "2-cut", "k-cut"):
-            yield Row(key, RENAMED.get(column, column), f"{float(row[column]):.5f}")
+            yield Row(key, RENAMED.get(column, column), f"{float(row[column]):.6f}")
 
 
 def private_claims(folder: Path) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ SIX = {
     "falling": (np.array([20, 16, 14, 12, 10, 8]), 8.0),
 }
 """Votes for six classes, and the noise scale; one vote moves from the first class to the second."""
+VOTES = {**SIX, "as in Figure 2": (AGREED, AGREED_SIGMA), "as in Figure 6": (TOY, TOY_SIGMA)}
 
 
 @register("reproduction", "private-prediction figure-2", source="Chadha et al. (2024), Figure 2")
@@ -62,25 +64,30 @@ def figure_6(options: Options) -> Reproduction:
 
 @register("reproduction", "private-prediction cuts", source="Chadha et al. (2024), section 4: what a 2-cut leaves out")
 def cuts(options: Options) -> Reproduction:
-    """Six classes: divergence from one set of answers and its complement, as published and here."""
+    """Divergence in both directions from one set of answers and its complement, as published and here."""
     methods = (TERMWISE, "2-cut", "k-cut")
     rows = []
-    for name, (votes, sigma) in SIX.items():
+    for name, (votes, sigma) in VOTES.items():
         moved = votes.copy()
         moved[:2] += (-1, 1)
-        for answers in (10**4, 10**6, ANSWERS):
-            curves = _curves(votes, moved, sigma, options, methods, answers)
+        for answers, (direction, (first, second)) in itertools.product(
+            (10**4, 10**6, ANSWERS), {"from the votes": (votes, moved), "to the votes": (moved, votes)}.items()
+        ):
+            curves = _curves(first, second, sigma, options, methods, answers)
             for order in (2, 8, 32):
                 at = int(np.flatnonzero(order == ORDERS)[0])
                 divergences = {what: float(curves[what][at]) for what in ("exact", *methods)}
-                rows.append({"votes": name, "answers": answers, "order": order, **divergences})
-    lines = [f"{'votes':<16}{'answers':>12}{'order':>7}{'exact':>10}{'published':>11}{'2-cut':>10}{'k-cut':>10}"]
+                rows.append({"votes": name, "direction": direction, "answers": answers, "order": order, **divergences})
+    lines = [
+        f"{'votes':<16}{'':<16}{'answers':>12}{'order':>7}{'exact':>10}{'published':>11}{'2-cut':>10}{'k-cut':>10}"
+    ]
     lines += [
-        f"{row['votes']:<16}{row['answers']:>12,}{row['order']:>7}{row['exact']:>10.5f}{row[TERMWISE]:>11.5f}"
+        f"{row['votes']:<16}{row['direction']:<16}{row['answers']:>12,}{row['order']:>7}{row['exact']:>10.5f}"
+        f"{row[TERMWISE]:>11.5f}"
         f"{row['2-cut']:>10.5f}{row['k-cut']:>10.5f}"
         for row in rows
     ]
-    most = [row for row in rows if row["answers"] == ANSWERS]
+    most = [row for row in rows if row["answers"] == ANSWERS and row["direction"] == "from the votes"]
     return options.publish("cuts", lines, rows, figure=_draw_cuts(most, methods))
 
 
