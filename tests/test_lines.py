@@ -39,7 +39,7 @@ LIMITS = {
     "language_models/games": 641,
     "language_models/mechanisms": 3026,
     "mechanisms": 14354,
-    "papers": 6813,
+    "papers": 6818,
     "synthetic_tables": 1,
     "synthetic_tables/attacks": 461,
     "synthetic_tables/front_door": 1313,
