@@ -1,4 +1,4 @@
-"""Generate the tables of the pages from `docs/data/*.csv` and from the code; `make pages` runs it.
+"""Generate the reference and the tables of the pages, from the code and `docs/data/*.csv`; `make pages` runs it.
 
     python -m tools.pages
 
@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools import reference
 from tools.rows import DATA, Origin, Row, origins, read_rows
 from tools.sentences import OVERVIEW, with_agreement
 
@@ -207,7 +208,13 @@ def strongest_games_table() -> str:
 
 
 def main() -> None:
-    """Generate the tables of every page again."""
+    """Generate the pages of the reference, and the tables of every page, again."""
+    for name, text in reference.pages().items():
+        page = DOCS / name
+        page.parent.mkdir(exist_ok=True)
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+            print(page.relative_to(DOCS.parent))
     sources = origins()
     for page in sorted(DOCS.rglob("*.md")):
         before = page.read_text(encoding="utf-8")

@@ -1,19 +1,19 @@
 """Generate the reference pages from the code: spec fields, commands, registered names, Python names.
 
-    python -m tools.reference
-
-prints them as JSON, from a page's path in the site to its Markdown; `tools/site_hook.py` adds them to the site.
+`python -m tools.pages` writes them to `docs/reference`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import re
 import typing
 from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import click
 from click.testing import CliRunner
@@ -26,6 +26,8 @@ from dpaudit.engine.request.check import CheckRequest
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
 
 SECTION = re.compile(r"^(?:Attributes|Args|Returns|Raises|Source):", re.MULTILINE)
+WIDTH = 100
+"""Longest signature on one line."""
 FIRST = ("audit", "check", "estimate", "synthetic", "sweep")
 
 
@@ -55,7 +57,9 @@ def spec_page() -> str:
         "`dpaudit schema` prints the same as JSON Schema, for editors.\n"
     )
     sections = [f"## {title}\n\n{_summary(part)}\n\n{_fields(part, links)}" for part, title in parts.items()]
-    return "\n".join([lead, *sections, f"## `grid`\n\n{spec_schema()['properties']['grid']['description']}\n"])
+    kinds = ", ".join(f"[{plural(kind)}](names/{plural(kind)}.md)" for kind in PACKAGES)
+    grid = f"## `grid`\n\n{spec_schema()['properties']['grid']['description']}\n"
+    return "\n".join([lead, *sections, grid, f"## Names\n\nRegistered names by kind: {kinds}.\n"])
 
 
 def _inner(part: type) -> Iterator[tuple[str, type]]:
@@ -83,7 +87,7 @@ def _fields(part: type, links: Mapping[str, str] = MappingProxyType({})) -> str:
         kind = field.type.partition(" ")[2]
         section = next((links[word] for word in re.findall(r"\w+", field.type) if word in links), "")
         if kind in PACKAGES:
-            described = f"[{field.type}](/reference/names/{plural(kind)}.md)"
+            described = f"[{field.type}](names/{plural(kind)}.md)"
         else:
             described = f"[`{field.type}`](#{section})" if section else f"`{field.type}`"
         if field.default == REQUIRED:
@@ -114,7 +118,7 @@ def _commands(parent: click.Context, name: str, heading: str) -> Iterator[str]:
 
 
 def _help(context: click.Context) -> str:
-    return f"```text\n{context.get_help()}\n```\n"
+    return f"```\n{context.get_help()}\n```\n"
 
 
 def names_page(kind: str) -> str:
@@ -123,22 +127,90 @@ def names_page(kind: str) -> str:
     text = "\n".join([f"# {title}\n", *map(_entry, catalogue(kind).values())])
     if kind == "estimator":
         listed = CliRunner().invoke(command_line, ["list", "estimators"], catch_exceptions=False).output
-        text += f"\n## Functions and types\n\n```text\n{listed[listed.index('functions and types') :]}```\n"
+        text += f"\n## Functions and types\n\n```\n{listed[listed.index('functions and types') :]}```\n"
     return text
 
 
 def _entry(entry: Entry) -> str:
     part = load(entry.kind, entry.name)
     summary = re.split(SECTION, inspect.cleandoc(part.__doc__ or entry.summary), maxsplit=1)[0].rstrip()
-    return f"## `{entry.name}`\n\n{summary}\n\n*{entry.source}* · `{entry.module}`\n\n{_fields(part)}"
+    fields = _fields(part).replace("](names/", "](")  # this page lies among those that the links lead to
+    return f"## `{entry.name}`\n\n{summary}\n\n*{entry.source}* · `{entry.module}`\n\n{fields}"
 
 
 def python_page() -> str:
-    """Return the page of the public Python names; mkdocstrings renders each signature and docstring."""
+    """Return the page of the public Python names: signatures, and docstrings with their members'."""
     names = [name for name in dpaudit.__all__ if not name.startswith("_")]
     ordered = [*FIRST, *(name for name in names if name not in FIRST)]
-    return "\n".join(["# Python names\n", *(f"::: dpaudit.{name}\n" for name in ordered)])
+    return "\n".join(["# Python names\n", *(_described(f"dpaudit.{name}", getattr(dpaudit, name)) for name in ordered)])
 
 
-if __name__ == "__main__":
-    print(json.dumps(pages()))
+def _described(name: str, thing: Any, heading: str = "##") -> str:
+    """Return the section of a function, class or property, with sections of the public members of a class."""
+    parts = [f"{heading} `{name}`\n", _signature(name.rpartition(".")[2], thing), docstring_page(inspect.getdoc(thing))]
+    if inspect.isclass(thing):
+        classes = [each for each in reversed(thing.__mro__) if each.__module__.startswith("dpaudit")]
+        members = {
+            key: value for each in classes for key, value in vars(each).items() if key[0] != "_" and value.__doc__
+        }
+        if issubclass(thing, Enum):
+            parts.append(", ".join(f"`{each.name}`" for each in thing) + "\n")
+        parts += [
+            _described(f"{name}.{key}", getattr(value, "__func__", value), "###")
+            for key, value in members.items()
+            if inspect.isroutine(getattr(value, "__func__", value)) or isinstance(value, property | cached_property)
+        ]
+    return "\n".join(filter(None, parts))
+
+
+def _signature(name: str, thing: Any) -> str:
+    """Return a block with the signature of a function or class, on one line or with a line for each argument."""
+    if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, Enum | Exception)):
+        return ""
+    signature = inspect.signature(thing)
+    parameters = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
+    arguments, kinds = [_argument(each) for each in parameters], [each.kind for each in parameters]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    returned = "" if inspect.isclass(thing) else _type(signature.return_annotation)
+    end = returned and f" -> {returned}"
+    line = f"{name}({', '.join(arguments)}){end}"
+    if len(line) > WIDTH:
+        line = f"{name}(\n" + "".join(f"    {each},\n" for each in arguments) + f"){end}"
+    return f"```\n{line}\n```\n"
+
+
+def _argument(parameter: inspect.Parameter) -> str:
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    annotation, default = _type(parameter.annotation), parameter.default
+    described = f"{stars}{parameter.name}" + (annotation and f": {annotation}")
+    if default is inspect.Parameter.empty:
+        return described
+    text = re.sub(r" at 0x\w+|<factory>", "...", repr(default.value if isinstance(default, Enum) else default))
+    return f"{described} = {text}" if annotation else f"{described}={text}"
+
+
+def _type(annotation: Any) -> str:
+    if annotation is inspect.Signature.empty:
+        return ""
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def docstring_page(docstring: str | None) -> str:
+    """Return the Markdown of a docstring: its sections become lists or paragraphs with a bold title."""
+    lines: list[str] = []
+    section = ""
+    for line in (docstring or "").splitlines():
+        heading = re.match(r"(Attributes|Args|Returns|Raises|Source):(.*)", line)
+        if heading:
+            section = heading[1] if not heading[2] else ""
+            lines += ["", f"**{heading[1]}:**{heading[2]}", *([""] if section else [])]
+        elif section and (entry := re.match(r"    (\*{0,2}\w[\w, ]*): (.*)", line)):
+            lines.append(f"- `{entry[1]}`: {entry[2]}")
+        elif section and line.startswith("    "):
+            lines.append(f"  {line.strip()}")
+        else:
+            is_continued = bool(lines) and re.match(r"\*\*\w+:\*\* ", lines[-1])
+            lines.append(line.strip() if is_continued else line)
+            section = ""
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"

@@ -1,22 +1,15 @@
-"""MkDocs hook: add pages from outside `docs` and pages generated from the code, and rewrite links.
+"""MkDocs hook: add pages from outside `docs`, and rewrite links.
 
 A page is written for the repository, so it links to files there. In the site, these links lead to pages, or become
-plain text if the site has no such file. The hook runs in the environment of MkDocs (`make docs`). The Python at
-`DPAUDIT_PYTHON` runs the code that imports dpaudit.
+plain text if the site has no such file. The hook runs in the environment of MkDocs (`make docs`).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import posixpath
 import re
-import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 
-import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -34,17 +27,6 @@ CODE_OR_LINK = re.compile(
 """A link, whose text may contain code; or a piece of code, which contains no link."""
 
 
-@cache
-def made_of_the_code() -> dict[str, str]:
-    """Return the Markdown of the reference pages by path, generated once for each start of MkDocs."""
-    python = os.environ.get("DPAUDIT_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
-    process = subprocess.run([python, "-m", "tools.reference"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if process.returncode:
-        sys.exit(f"the reference pages could not be made by {python}:\n{process.stderr}")
-    pages: dict[str, str] = json.loads(process.stdout)
-    return pages
-
-
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Expand folders in the navigation, which end with a slash, to their pages."""
     config.nav = [_opened(item) for item in config.nav or []]
@@ -57,17 +39,18 @@ def _opened(item: object) -> object:
         if isinstance(inner, list):
             return {title: [_opened(part) for part in inner]}
         if isinstance(inner, str) and inner.endswith("/"):
-            pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / inner).glob("*.md")]
-            return {title: sorted([*pages, *(path for path in made_of_the_code() if path.startswith(inner))])}
+            return {
+                title: sorted(
+                    path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / inner).glob("*.md")
+                )
+            }
     return item
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside `docs`, and the pages generated from the code."""
+    """Add the pages from outside `docs`."""
     for source, path in ELSEWHERE.items():
         files.append(File.generated(config, path, content=(ROOT / source).read_text(encoding="utf-8")))
-    for path, text in made_of_the_code().items():
-        files.append(File.generated(config, path, content=text))
     return files
 
 
@@ -93,12 +76,3 @@ def _led(link: re.Match[str], source: str, site: str) -> str:
         if destination == path and not path.startswith("docs/"):
             return words  # the site does not contain this file of the repository
     return f"{image}[{words}]({posixpath.relpath(destination, posixpath.dirname(site) or '.')}{hash_}{anchor})"
-
-
-class Sections(griffe.Extension):
-    """Turn one-line `Returns: ...` sections, which griffe's Google parser does not accept, into paragraphs."""
-
-    def on_object(self, *, obj: griffe.Object, **rest: object) -> None:
-        """Rewrite the docstring of an object; griffe calls this for each object."""
-        if obj.docstring is not None:
-            obj.docstring.value = re.sub(r"\n(Returns|Raises|Source): ", r"\n\n**\1:** ", obj.docstring.value)

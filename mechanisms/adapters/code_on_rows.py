@@ -154,7 +154,7 @@ def _as_tuple(value: Any) -> Any:
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
-@register("mechanism", "function", source="one's own code, or a library's")
+@register("mechanism", "function", source="your own code, or a library's")
 @dataclass(frozen=True)
 class OwnFunction(CodeOnRows):
     """A function `f(rows, rng, **settings)` on a table of rows, such as a query, a statistic or a model.

@@ -27,7 +27,7 @@ from dpaudit.tensors import numpy_of
 _SEND_DATA = 428  # Precondition Required: the server lacks these data
 
 
-@register("mechanism", "own-predictor", source="one's own code")
+@register("mechanism", "own-predictor", source="your own code")
 @dataclass(frozen=True)
 class OwnPredictor(ClaimedByUser):
     """A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)`, to whose votes noise is added here.
@@ -108,7 +108,7 @@ def from_predictor(
     return OwnPredictor(predictor, parameters, claim, sigma)
 
 
-@register("mechanism", "prediction-endpoint", source="one's own service")
+@register("mechanism", "prediction-endpoint", source="your own service")
 @dataclass(frozen=True, kw_only=True)
 class PredictionEndpoint(HttpService, ClaimedByUser):
     """A user's HTTP service that answers privately; each run is a POST of JSON (extra `endpoint`).

@@ -61,8 +61,8 @@ class _Copies:
         return copy.deepcopy(self.__dict__["_first"])
 
 
-@register("mechanism", "torch", source="one's own code")
-@register("model", "torch", source="one's own code")
+@register("mechanism", "torch", source="your own code")
+@register("model", "torch", source="your own code")
 @dataclass(frozen=True)
 class OwnTorch(ClaimedByUser, NumericFeaturesLearner):
     """A torch module trained by a user's loop: a model inside any learner, or with a claim a learner itself.
@@ -194,7 +194,7 @@ def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = Non
     return OwnTorch(_Copies.of(module) if isinstance(module, torch.nn.Module) else module, train, parameters, claim)
 
 
-@register("mechanism", "opacus", source="one's own code with Yousefpour et al. (2021), arXiv:2109.12298")
+@register("mechanism", "opacus", source="your own code with Yousefpour et al. (2021), arXiv:2109.12298")
 @dataclass(frozen=True)
 class OwnOpacus(NumericFeaturesLearner):
     """A function `train(X, y, seed)` that trains with Opacus and returns (module, privacy engine).

@@ -44,8 +44,8 @@ class _OwnFunction(ClaimedByUser):
         take_code(self, "train", "X", "y", "seed", parameters=self.parameters)
 
 
-@register("mechanism", "callable", source="one's own code")
-@register("model", "callable", source="one's own code")
+@register("mechanism", "callable", source="your own code")
+@register("model", "callable", source="your own code")
 class OwnTraining(_OwnFunction):
     """A function `train(X, y, seed)` that returns a trained model: a model inside any learner, or a learner itself.
 
@@ -98,7 +98,7 @@ def from_callable(train: Callable[..., Any], claim: Claim | None = None, **param
     return OwnTraining(train, parameters, claim)
 
 
-@register("mechanism", "summary", source="one's own code")
+@register("mechanism", "summary", source="your own code")
 class OwnSummary(_OwnFunction):
     """A function `train(X, y, seed)` that trains and returns a vector of numbers, for the game `neighbours`.
 
@@ -129,7 +129,7 @@ def from_summary(train: Callable[..., Any], claim: Claim | None = None, **parame
     return OwnSummary(train, parameters, claim)
 
 
-@register("mechanism", "own-steps", source="one's own code")
+@register("mechanism", "own-steps", source="your own code")
 @dataclass(frozen=True)
 class OwnSteps:
     """A function `train(X, y, seed, canary)` that trains by DP-SGD and adds a canary to its steps.

@@ -134,7 +134,7 @@ class LP2ST:
         shares: Share of the examples in each stage, each > 0, summing to 1.
         temperature: T > 0; the prior is softmax(logits / T) of the earlier model, sharper for T < 1.
         drop_unlikely: Drop examples of earlier stages if the model does not rank their released label among the
-            int(mean k*) most likely ones. k* is the number of labels that RRWithPrior keeps for an example of the
+            `int(mean k*)` most likely ones. `k*` is the number of labels that RRWithPrior keeps for an example of the
             current stage.
         model: Trains the model of each stage and the final model.
     """

@@ -33,7 +33,7 @@ from dpaudit.registry import register
 from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch, TableSummary
 
 
-@register("mechanism", "generator", source="one's own code, or a library's")
+@register("mechanism", "generator", source="your own code, or a library's")
 @dataclass(frozen=True)
 class OwnGenerator(CodeOnRows):
     """A generator of synthetic tables: a class or an object with `fit(rows)` and `sample(count)`.
