@@ -45,8 +45,8 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 76660,
-    "tools": 1635,
+    "tests": 76665,
+    "tools": 1688,
 }
 """Most lines of Python in each room."""
 
