@@ -19,6 +19,9 @@ MAX_GROUPED_NUMBERS = 200_000
 """Largest size of a batch, in numbers, whose gradients are also clipped in groups."""
 LEAD_NATS = 10.0
 """Lead in nats, on earlier steps, that another way needs to replace the claimed one."""
+MOST_UNEXPLAINED, FACTOR_MARGIN = 1.1, 0.25
+"""Largest unexplained variance, as a share of the stated one, and distance of a factor from 1, at which a way is named.
+"""
 LEAST_POWER = 1e-12
 """Smallest sum of squares that is assumed."""
 
@@ -139,24 +142,26 @@ class Aggregation:
 
     def base_and_effect(self, expected: Expected) -> tuple[Floats, Floats]:
         """Return the expected sum without the canary, and what the canary adds, each of shape (weights,)."""
-        way, factor = self._best()
+        way, factor, _ = self._best()
         out, joined = expected.out[way], expected.joined[way]
         return factor * out, factor * (joined - out)
 
     def effect_norm(self, batch: Floats, raw: Floats) -> float | None:
         """Return the norm of what a canary adds, in clips; None if gradients are probably clipped one by one."""
-        number, factor = self._best()
+        number, factor, _ = self._best()
         if number < LIKE_CLAIMED:
             return None
         way, total = list(self._ways.values())[number], batch.sum(0)
         moved = way(np.concatenate([batch, raw[None]]), total + raw) - way(batch, total)
         return factor * float(np.linalg.norm(moved))
 
-    @property
-    def points_to(self) -> tuple[str, ...]:
-        """The way in words, unless the claimed one explains the steps as well."""
-        number, _ = self._best()
-        return () if number == CLAIMED else (f"clip: {list(self._ways)[number]}",)
+    def points_to(self, noise: float) -> tuple[str, ...]:
+        """Return in words how the steps differ from clipped gradients and noise of this deviation, if they do."""
+        number, factor, unexplained = self._best()
+        if unexplained > MOST_UNEXPLAINED * self._numbers * noise**2:
+            return ("clip: the observed sums are not those of clipped gradients and the stated noise",)
+        is_near = number < LIKE_CLAIMED or abs(factor - 1) < FACTOR_MARGIN
+        return (f"clip: {list(self._ways)[number]}",) if number != CLAIMED and is_near else ()
 
     def fit(self, expected: Expected, released: Floats) -> StepFit:
         """Compare an observed sum with the expected ones."""
@@ -173,14 +178,15 @@ class Aggregation:
         self._power += step.power
         self._numbers += step.weights
 
-    def _best(self) -> tuple[int, float]:
-        """Return the number of the best way, and its factor."""
+    def _best(self) -> tuple[int, float, float]:
+        """Return the number of the best way, its factor, and the sum of squares that it does not explain."""
         if not self._numbers:
-            return CLAIMED, 1.0
+            return CLAIMED, 1.0, 0.0
         factors = np.maximum(self._dots, 0) / np.maximum(self._squares, LEAST_POWER)
         factors[CLAIMED] = 1.0
         unexplained = self._power - 2 * factors * self._dots + factors**2 * self._squares
         unexplained = np.maximum(unexplained, LEAST_POWER * max(self._power, 1.0))
         leads = self._numbers / 2 * np.log(unexplained[CLAIMED] / unexplained)
         best = int(np.argmax(np.nan_to_num(leads, nan=-np.inf)))
-        return (best, float(factors[best])) if leads[best] > LEAD_NATS else (CLAIMED, 1.0)
+        best = best if leads[best] > LEAD_NATS else CLAIMED
+        return best, float(factors[best]), float(unexplained[best])

@@ -226,7 +226,7 @@ class StepProber:
             return Steps(*columns)
         stored = self._residuals.stored
         latest = stored[-max(1, MAX_PASSED_NUMBERS // stored.shape[1]) :]
-        points_to, form = self._aggregation.points_to, form_of(stored, self._noise)
+        points_to, form = self._aggregation.points_to(self._noise), form_of(stored, self._noise)
         return Steps(*columns, form=form, points_to=points_to, left=latest.astype(np.float32))
 
     @property

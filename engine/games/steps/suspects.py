@@ -8,7 +8,6 @@ much came again in later steps.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -151,10 +150,12 @@ def _listed_steps(low: Flags) -> str:
 def _form(scaled: Floats, model: NoiseModel) -> list[Suspect]:
     """Return the correlation of the noise with that of other steps, and of neighbouring weights."""
     sentences = []
-    repeated = Counter(since for since in model.repeats if since)
-    since, count = next(iter(repeated.most_common(1)), (0, 0))
-    if count > len(model.repeats) / 5:
-        sentences.append(f"{count} of {len(model.repeats)} steps repeat the noise of {since} steps before")
+    since = np.array([steps for steps in model.repeats if steps], np.int64)
+    counts = {period: int((since % period == 0).sum()) for period in set(since.tolist())}
+    period = max(counts, key=lambda each: counts[each] - since.size / each, default=0)  # beyond chance
+    if counts and counts[period] - since.size / period > len(model.repeats) / 5:
+        steps = f"{counts[period]} of {len(model.repeats)} steps"
+        sentences.append(f"{steps} repeat the noise of {period} steps before, or of a multiple of that")
     power = (scaled**2).mean() + 1e-30
     lags = [lag for lag in range(1, LAGS + 1) if lag < len(scaled)]
     by_lag = [float((scaled[lag:] * scaled[:-lag]).mean() / power) for lag in lags]
