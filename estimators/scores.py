@@ -136,29 +136,17 @@ class SharedOrders(Scores):
             object.__setattr__(self, "further", further)
 
 
+@dataclass(frozen=True, eq=False)
 class StepScores(Scores):
     """Scores of the steps of trainings; the canary numbers give the order of the steps.
 
     The score of a step may use the coins of earlier steps, so no other order of guesses is valid.
+
+    Attributes:
+        coins: Number of coins of each step, >= 1: the canaries 0, 1, ... are those of the first step, and so on.
     """
 
     words: ClassVar[str] = "scores of steps in their order"
-
-    @classmethod
-    def in_single_precision(cls, truth: NDArray[np.bool_], score: NDArray[np.floating]) -> StepScores:
-        """Return the scores in single precision, as they are stored."""
-        return cls(np.asarray(score).astype(np.float32), truth)
-
-
-@dataclass(frozen=True, eq=False)
-class CoinScores(StepScores):
-    """Scores of several coins of each step: the canaries 0, 1, ... are the coins of the first step, and so on.
-
-    Attributes:
-        coins: Number of coins of each step, >= 1.
-    """
-
-    words: ClassVar[str] = "scores of several coins of each step"
 
     coins: int = field(default=1, metadata={"stored": "int32"})
 
@@ -168,7 +156,7 @@ class CoinScores(StepScores):
         require(fits, "each step must have the same number of coins", scores=self.score.size, coins=self.coins)
 
     @classmethod
-    def of(cls, truth: NDArray[np.bool_], score: NDArray[np.floating], coins: int) -> CoinScores:
+    def in_single_precision(cls, truth: NDArray[np.bool_], score: NDArray[np.floating], coins: int = 1) -> StepScores:
         """Return the scores in single precision, as they are stored."""
         return cls(np.asarray(score).astype(np.float32), truth, coins=coins)
 

@@ -28,7 +28,7 @@ from dpaudit.engine.observer.processes import Processes, Share
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.coin_averages import CoinAverages
-from dpaudit.estimators.scores import CoinScores
+from dpaudit.estimators.scores import StepScores
 from dpaudit.field_checks import checked_methods
 from dpaudit.plain_files import write_atomically
 from dpaudit.tensors import numpy_of
@@ -58,7 +58,7 @@ class TrainingResult(Answered):
 
     name: str
     test: Test
-    scores: CoinScores
+    scores: StepScores
     notes: tuple[str, ...]
     suspects: tuple[Suspect, ...] = ()
 
@@ -473,7 +473,7 @@ class TrainingAudit:
         of_sampling = suspect.part is Part.SAMPLING and (sampled or isinstance(self.noise, MatrixMechanism))
         return of_sampling or suspect.part is Part.ACCOUNTING
 
-    def _answer(self, evidence: CoinScores) -> TrainingResult:
+    def _answer(self, evidence: StepScores) -> TrainingResult:
         curve = self.noise.curve(0)
         delta = self._whole.delta
         claim = Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)

@@ -24,7 +24,7 @@ from scipy.special import expit, logit, logsumexp, ndtr, ndtri
 
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.one_run.step_martingale import StepEstimator, right_in_order
-from dpaudit.estimators.scores import CoinScores
+from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
 
 BETS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
@@ -75,7 +75,7 @@ class CoinTally:
 
 @register("estimator", "coin-averages", source="Ours, after Ville (1939): averages of bets on the coins of a step")
 @dataclass(frozen=True)
-class CoinAverages(StepEstimator[CoinScores, CoinTally]):
+class CoinAverages(StepEstimator[CoinTally]):
     """Bound on the total variation of a step from guesses about several coins of each step.
 
     Attributes:
@@ -84,10 +84,9 @@ class CoinAverages(StepEstimator[CoinScores, CoinTally]):
     """
 
     tally_type: ClassVar[type[Any]] = CoinTally
-    evidence: ClassVar[type[Any]] = CoinScores
     chosen_among: ClassVar[str] = "all steps so far at once"
 
-    def tally(self, evidence: CoinScores) -> CoinTally:
+    def tally(self, evidence: StepScores) -> CoinTally:
         """Compute the share of right guesses of each step."""
         return CoinTally(right_in_order(evidence).reshape(-1, evidence.coins).mean(1), coins=evidence.coins)
 

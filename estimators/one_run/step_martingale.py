@@ -78,12 +78,11 @@ class StepAccuracy:
         return self.tally.p_value(claimed) if claimed < 1 else 1.0
 
 
-S = TypeVar("S", bound=StepScores)
 T = TypeVar("T", bound=GuessesOfSteps)
 
 
 @dataclass(frozen=True)
-class StepEstimator(Estimator[S, T]):
+class StepEstimator(Estimator[StepScores, T]):
     """Bound on the total variation of a step from guesses in step order; further trainings add steps to one game.
 
     Attributes:
@@ -138,7 +137,7 @@ def right_in_order(scores: StepScores) -> NDArray[np.bool_]:
     "estimator", "step-martingale", source="Ours: the guess band in the order of the steps, after Nasr et al. (2023)"
 )
 @dataclass(frozen=True)
-class StepMartingale(StepEstimator[StepScores, StepTally]):
+class StepMartingale(StepEstimator[StepTally]):
     """Bound on the total variation of a step from guesses in step order, at all numbers of steps at once.
 
     Attributes:
@@ -151,8 +150,8 @@ class StepMartingale(StepEstimator[StepScores, StepTally]):
 
     def tally(self, evidence: StepScores) -> StepTally:
         """Count the right guesses in the order of the steps, each of which has one coin."""
-        coins = getattr(evidence, "coins", 1)
-        require(coins == 1, "a step must have one coin", do="use the estimator coin-averages", coins=coins)
+        has_one = evidence.coins == 1
+        require(has_one, "a step must have one coin", do="use the estimator coin-averages", coins=evidence.coins)
         look_counts = guess_looks(evidence.score.size)
         return StepTally(look_counts, np.cumsum(right_in_order(evidence), dtype=np.int64)[look_counts - 1])
 

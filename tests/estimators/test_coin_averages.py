@@ -11,7 +11,7 @@ from scipy import stats
 from dpaudit.claims.curve import GaussianDP
 from dpaudit.errors import InputError
 from dpaudit.estimators.one_run.coin_averages import BETS, START, CoinAverages, CoinTally
-from dpaudit.estimators.scores import CoinScores
+from dpaudit.estimators.scores import StepScores
 
 MU = 1.0
 ACCURACY = float(stats.norm.cdf(MU / 2))
@@ -78,10 +78,10 @@ def test_estimator_counts_coins_by_step() -> None:
     score[-3:] = 0  # no guess is a wrong guess
     order = rng.permutation(60)
     bound = CoinAverages(delta=1e-5).bound(
-        [CoinAverages().tally(CoinScores(score[order], truth[order], canary=order, coins=3))]
+        [CoinAverages().tally(StepScores(score[order], truth[order], canary=order, coins=3))]
     )
     assert dict(bound.counts) == {"steps": 20, "coins": 60, "correct": 57}
     assert bound.violation_point(GaussianDP(0.5)) is not None
     assert bound.violation_point(GaussianDP(5.0)) is None
     with pytest.raises(InputError, match="same number of coins"):
-        CoinScores(score, truth, coins=7)
+        StepScores(score, truth, coins=7)

@@ -89,14 +89,9 @@ OF_BATCHES: dict[str, Aggregate] = {
 }
 """The claimed way, the claimed way with another factor, and those that see the sum of the batch alone, in words."""
 OF_GROUPS: dict[str, Aggregate] = {
-    **{
-        f"the {'average' if averaged else 'sum'} of {size} gradients is clipped, and not each gradient": partial(
-            _groups, size=size, averaged=averaged
-        )
-        for size in (2, 4, 8)
-        for averaged in (True, False)
-    },
-    **{f"the averages of {count} parts of the batch are clipped": partial(_shares, count=count) for count in (2, 4)},
+    **{f"sums of {size} gradients are clipped": partial(_groups, size=size, averaged=False) for size in (2, 4, 8)},
+    **{f"averages of {size} gradients are clipped": partial(_groups, size=size, averaged=True) for size in (2, 4, 8)},
+    **{f"averages of {count} parts of the batch are clipped": partial(_shares, count=count) for count in (2, 4)},
 }
 LIKE_CLAIMED = 2
 """Number of ways that clip each gradient."""

@@ -28,6 +28,7 @@ from dpaudit.engine.games.steps.dp_sgd_steps import (
     check_noise,
     claim_of_step,
     planned_steps,
+    reveal_coins,
     show_steps,
     whole_training,
 )
@@ -35,7 +36,7 @@ from dpaudit.engine.games.steps.noise import LOOKS
 from dpaudit.engine.games.steps.step_observer import CoinView, StepObserver
 from dpaudit.engine.games.steps.suspects import suspects
 from dpaudit.errors import require
-from dpaudit.estimators.scores import CoinScores
+from dpaudit.estimators.scores import StepScores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Texts
 from dpaudit.mechanisms.training.private.private_steps import MAX_BATCH_NUMBERS, StepCanary
@@ -54,8 +55,7 @@ class DpSgdCoins:
 
     Attributes:
         coins: Number of coins of a step, >= 1; fewer in a very small or a very large model.
-        trainings: Number of trainings, or their largest number if `steps` is set; >= 1.
-        steps: Total number of steps, >= 1, from which on no further training is made; None makes all trainings.
+        trainings: Number of trainings, >= 1.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
@@ -65,7 +65,7 @@ class DpSgdCoins:
         views={STEP_LEARNERS: CoinView, TEXT_STEP_LEARNERS: CoinView},
         attack="learned-noise",
         estimator="coin-averages",
-        evidence=CoinScores,
+        evidence=StepScores,
         run_on=every_row,
         zeroes_out=True,  # a canary's gradient is in the sum or not, and the divisor is the stated constant
         helps="more steps (epochs), or more `trainings`",
@@ -85,15 +85,13 @@ class DpSgdCoins:
 
     coins: int = 20
     trainings: int = 1
-    steps: int | None = None
 
     def __post_init__(self) -> None:
         require(self.coins >= 1, "coins must be >= 1", coins=self.coins)
         require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
-        require(self.steps is None or self.steps >= 1, "steps must be >= 1", steps=self.steps)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        steps, count = planned_steps(setting, self.trainings, self.steps)
+        steps, count = planned_steps(setting, self.trainings)
         target = setting.required_part("target")
         trainings = tuple(
             work.add(
@@ -110,7 +108,7 @@ class DpSgdCoins:
         )
         on_cpus, stated = setting.resources.without_gpu, steps.private.noise_multiplier
         scores = work.add(score_coins, trainings, label="scores of coins", resources=on_cpus)
-        ceiling = work.add(reveal_steps, steps.count * count, self.coins, label="coins told", resources=on_cpus)
+        ceiling = work.add(reveal_coins, steps.count * count, self.coins, label="coins told", resources=on_cpus)
         noise = work.add(check_noise, trainings, stated, label="form of the noise", resources=on_cpus)
         claim: Claim = setting.mechanism.claim()
         is_of_texts = isinstance(setting.parts.target, Texts)
@@ -194,14 +192,7 @@ def train_with_coins(
 
 
 @unit
-def score_coins(trainings: tuple[CoinSteps, ...]) -> Iterator[CoinScores]:
+def score_coins(trainings: tuple[CoinSteps, ...]) -> Iterator[StepScores]:
     """Yield the attack's scores of the coins of all trainings, in order."""
     truth, score = (np.concatenate([getattr(each, name) for each in trainings]) for name in ("truth", "score"))
-    yield CoinScores.of(truth.ravel(), score.ravel(), truth.shape[1])
-
-
-@unit
-def reveal_steps(steps: int, coins: int) -> Iterator[CoinScores]:
-    """Yield the scores of the game against a training without privacy, which reveals all coins."""
-    truth = np.arange(steps * coins) % 2 == 0
-    yield CoinScores.of(truth, np.where(truth, 1.0, -1.0), coins)
+    yield StepScores.in_single_precision(truth.ravel(), score.ravel(), truth.shape[1])

@@ -234,7 +234,7 @@ class DpSgdSteps:
         )
 
 
-def planned_steps(setting: Setting, trainings: int, steps: int | None) -> tuple[ClaimedSteps, int]:
+def planned_steps(setting: Setting, trainings: int, steps: int | None = None) -> tuple[ClaimedSteps, int]:
     """Return the claimed steps of a training, and the number of trainings: as few as have so many steps.
 
     Raises: SpecError if the learner states no steps on the target's rows.
@@ -458,10 +458,10 @@ def check_noise(trainings: tuple[Any, ...], noise: float) -> NoiseForm:
 
 
 @unit
-def reveal_coins(count: int) -> Iterator[StepScores]:
-    """Yield the scores of the game against a training without privacy, which reveals all `count` coins."""
-    coins = np.arange(count) % 2 == 0
-    yield StepScores.in_single_precision(coins, np.where(coins, 1.0, -1.0))
+def reveal_coins(steps: int, coins: int = 1) -> Iterator[StepScores]:
+    """Yield the scores of the game against a training without privacy, which reveals all coins of all steps."""
+    truth = np.arange(steps * coins) % 2 == 0
+    yield StepScores.in_single_precision(truth, np.where(truth, 1.0, -1.0), coins)
 
 
 @register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")

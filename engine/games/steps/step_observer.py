@@ -18,7 +18,7 @@ from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, StepNoise
 from dpaudit.engine.games.steps.directions import SETS, Directions
 from dpaudit.engine.games.steps.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
-from dpaudit.estimators.scores import CoinScores
+from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -131,11 +131,11 @@ class StepObserver:
             self._released.append(np.full(self.directions.place.shape, np.nan))
         self.step, self.skipped = self.step + 1, self.skipped + 1
 
-    def evidence(self) -> CoinScores:
+    def evidence(self) -> StepScores:
         """Return the scores of all coins so far; it guesses the last steps without waiting for the next ones."""
         self._finish(0)
         scores = np.nan_to_num(np.concatenate(self._scores), nan=0.0)
-        return CoinScores.of(np.concatenate(self._truths), scores, self.directions.coins)
+        return StepScores.in_single_precision(np.concatenate(self._truths), scores, self.directions.coins)
 
     @property
     def form(self) -> NoiseForm:
