@@ -413,9 +413,9 @@ class TrainingAudit:
         sizes = [math.prod(shape) for shape in shapes]
         if self._observer is None:
             coins = self._coins or COINS
+            self._all_weights = int(self._processes.of_all("weights", np.array([float(sum(sizes))]))[0])
             if self._coins is None and self._whole.steps is not None:
-                weights = self._weights_of_all(sum(sizes))
-                coins = plan_coins(self.noise, steps=self._whole.steps, weights=weights).coins
+                coins = plan_coins(self.noise, steps=self._whole.steps, weights=self._all_weights).coins
             self._sizes, self._names, self._joins_rows = sizes, names_of(gradients), rows
             summed = partial(self._processes.of_all, "weights")
             shares = self._processes.shares
@@ -427,10 +427,6 @@ class TrainingAudit:
     def _join_base(self, base: Floats) -> None:
         """Record the sum without canaries at the places, in clips, of this process."""
         self._joined = replace(self._joined, base=self._processes.of_all("records", base))
-
-    def _weights_of_all(self, weights: int) -> int:
-        """Return the number of weights of all processes."""
-        return int(self._processes.of_all("weights", np.array([float(weights)]))[0])
 
     def _join_examples(self, gradients: Any) -> Any:
         """Append an example for each canary, far beyond the clip if its coin lets it in."""
@@ -502,7 +498,7 @@ class TrainingAudit:
         joined = int(evidence.truth.sum())
         change = Change(
             joined / self.step,
-            self.noise.deviation * math.sqrt(self._weights_of_all(self._weights)),
+            self.noise.deviation * math.sqrt(self._all_weights),
             self.divisor if self.divisor > 1 else None,
         )
         notes = [f"The trained model was changed by the audit: {joined:,} canaries joined its steps. {change}"]

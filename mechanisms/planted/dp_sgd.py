@@ -66,7 +66,7 @@ class ClipBatchMeanDpSgd(PlantedDpSgd):
             else:
                 self.gradient.zero_()
             if canaries is not None:
-                self.gradient += canaries
+                self.add_canaries(canaries)
             norms = self.gradient.norm(dim=1, keepdim=True)
             self.gradient *= clip_factors(norms, self.private.clip * self.recipe.batch_size)
 

@@ -70,7 +70,7 @@ class ClipEachCoordinateDpSgd(PlantedDpSgd):
                     )
                     self.gradient += gradient.clamp(-clip, clip)
             if canaries is not None:
-                self.gradient += canaries.clamp(-clip, clip)
+                self.add_canaries(canaries.clamp(-clip, clip))
 
 
 class NoiseSeededEachStepDpSgd(PlantedDpSgd):

@@ -143,7 +143,7 @@ class PrivateStack(Stack):
                 batch, canaries = self._without_records(batch)
                 self.sum_gradients(batch, None)
                 rows_sum = self.gradient / self.recipe.batch_size
-            self._sum_all(batch, canaries)
+            self.sum_gradients(batch, canaries)
             if deviation := self.noise_deviation(last=step == total - 1):
                 self.add_noise(noises, deviation)
             rate = self._rate_at(step / total)
@@ -215,19 +215,11 @@ class PrivateStack(Stack):
             self.gradient.zero_()
         if canaries is not None:
             norms = canaries.abs() if self.record_weights else canaries.norm(dim=1, keepdim=True)
-            self.gradient += canaries * clip_factors(norms, clip)
+            self.add_canaries(canaries * clip_factors(norms, clip))
 
-    def _sum_all(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
-        """Write each model's sum of clipped gradients; one model may have any number of canaries."""
-        if self.step_canary is None or canaries is None or len(canaries) == 1:
-            self.sum_gradients(batch, canaries)
-            return
-        without_rows, total = [positions[:0] for positions in batch], torch.zeros_like(self.gradient)
-        for canary in canaries:
-            self.sum_gradients(without_rows, canary[None])
-            total += self.gradient
-        self.sum_gradients(batch, None)
-        self.gradient += total
+    def add_canaries(self, clipped: Tensor) -> None:
+        """Add each model's canary to its sum; a single model may have several canaries."""
+        self.gradient += clipped.sum(0, keepdim=True) if len(self.gradient) == 1 else clipped
 
     def noise_deviation(self, *, last: bool) -> float:
         """Return the standard deviation of the noise on the sum; `last` is True in the last step."""
