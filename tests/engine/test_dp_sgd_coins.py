@@ -143,6 +143,14 @@ def test_the_clip_of_a_batch_is_named() -> None:
     assert aggregation.points_to(0.1) == ("clip: the sum of the batch is clipped, and not each gradient",)
 
 
+def test_a_training_without_noise_gives_every_coin_away() -> None:
+    """A learner of infinite epsilon claims nothing, but its steps are shown too."""
+    rows = Examples(np.zeros((9, 4), np.float32), np.zeros(9, np.int64), 2, "blank")
+    model = Mlp(hidden=(8,), epochs=3, batch_size=3, learning_rate=0.5, momentum=0.0)
+    steps = observed(DpSgd(np.inf, sample_rate=0.3, model=model), 0, rows)
+    assert ((steps.score > 0) == steps.truth).mean() > 0.9
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InputError, match="coins must be >= 1"):
         DpSgdCoins(coins=0)

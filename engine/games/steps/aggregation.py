@@ -20,8 +20,7 @@ MAX_GROUPED_NUMBERS = 200_000
 LEAD_NATS = 10.0
 """Lead in nats, on earlier steps, that another way needs to replace the claimed one."""
 MOST_UNEXPLAINED, FACTOR_MARGIN = 1.1, 0.25
-"""Largest unexplained variance, as a share of the stated one, and distance of a factor from 1, at which a way is named.
-"""
+"""Largest unexplained variance, as a share of the stated one, and distance of a factor from 1, of a way in words."""
 LEAST_POWER = 1e-12
 """Smallest sum of squares that is assumed."""
 

@@ -45,6 +45,9 @@ from dpaudit.registry import register
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
+LEAST_NOISE = 1e-3
+"""Smallest noise multiplier by which coins are guessed."""
+
 
 @register("game", "dp-sgd-coins", source="Ours, after Nasr et al. (2023), arXiv:2302.07956, section 5")
 @dataclass(frozen=True)
@@ -111,14 +114,13 @@ class DpSgdCoins:
         ceiling = work.add(reveal_coins, steps.count * count, self.coins, label="coins told", resources=on_cpus)
         noise = work.add(check_noise, trainings, stated, label="form of the noise", resources=on_cpus)
         claim: Claim = setting.mechanism.claim()
-        is_of_texts = isinstance(setting.parts.target, Texts)
         return Played(
             (scores,),
             noise=noise,
             trainings=trainings,
             ceiling=(ceiling,),
             claim=claim_of_step(steps, claim.delta),
-            whole=partial(whole_training, steps, claim, False, is_of_texts),
+            whole=partial(whole_training, steps, claim, False, isinstance(setting.parts.target, Texts)),
         )
 
 
@@ -137,13 +139,14 @@ class CoinProbe:
 
     Args:
         attack: The attack, which guesses the coins of a step.
-        noise: Claimed noise multiplier, > 0.
+        noise: Claimed noise multiplier, >= 0.
         coins: Number of coins of a step.
         rng: Source of the directions.
     """
 
     def __init__(self, attack: Any, noise: float, coins: int, rng: np.random.Generator) -> None:
-        self._attack, self._noise, self._coins, self._rng = attack, GaussianNoise(noise), coins, rng
+        self._attack, self._coins, self._rng = attack, coins, rng
+        self._noise = GaussianNoise(max(noise, LEAST_NOISE))
         self._observer: StepObserver | None = None
         self._base: Floats | float = 0.0
         self._batches_shown = True
