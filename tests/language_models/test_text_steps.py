@@ -75,6 +75,14 @@ def test_steps_with_too_little_noise_are_rejected(defect: type[FineTuning], epsi
     assert result.verdict is Verdict.VIOLATION
 
 
+def test_many_coins_a_step_find_half_of_the_noise_in_one_training(tmp_path: Path) -> None:
+    """100 steps; the seed is fixed."""
+    trainer = with_defect(HalfNoise)(**{**SETTINGS, "epochs": 25})
+    (result,) = audit(spec(trainer, game="dp-sgd-coins"), output=tmp_path / "run", quiet=True).results
+    assert result.verdict is Verdict.VIOLATION
+    assert dict(result.finding.counts)["coins"] == 2_000  # type: ignore[union-attr]
+
+
 def test_a_spec_names_the_parts() -> None:
     """From names alone; the claim of a step is that of its noise at the public size."""
     named = {
