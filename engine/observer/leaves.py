@@ -43,19 +43,15 @@ def names_of(values: Any, path: str = "") -> list[str]:
     ]
 
 
-def like(values: Any, replaced: list[Any]) -> Any:
+def like(values: Any, replaced: Iterable[Any]) -> Any:
     """Return the nested list or mapping with its leaves replaced in their order."""
     rest = iter(replaced)
-
-    def rebuilt(node: Any) -> Any:
-        if hasattr(node, "shape") and hasattr(node, "dtype"):
-            return next(rest)
-        if isinstance(node, Mapping):
-            return {name: rebuilt(value) for name, value in node.items()}
-        parts = [rebuilt(value) for value in node]
-        return type(node)(*parts) if hasattr(node, "_fields") else type(node)(parts)
-
-    return rebuilt(values)
+    if hasattr(values, "shape") and hasattr(values, "dtype"):
+        return next(rest)
+    if isinstance(values, Mapping):
+        return {name: like(value, rest) for name, value in values.items()}
+    parts = [like(value, rest) for value in values]
+    return type(values)(*parts) if hasattr(values, "_fields") else type(values)(parts)
 
 
 def shapes_of(values: Any) -> list[tuple[int, ...]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -515,3 +517,17 @@ def test_sampling_is_compared_with_that_of_the_accountant(
         audit.batch([200])
     with pytest.raises(InputError, match="needs the number of records"):
         audit_of().batch([1])
+
+
+def test_a_step_keeps_no_gradients() -> None:
+    """Not even until the next collection of garbage: each would cost the memory of a model."""
+    audit, gradients = TrainingAudit(1.0, seed=0), {"layer": [np.zeros((40, 50))]}
+    kept = weakref.ref(gradients["layer"][0])
+    gc.disable()
+    try:
+        audit.join(gradients, in_place=True)
+        audit.observe(gradients)
+        del gradients
+        assert kept() is None
+    finally:
+        gc.enable()
