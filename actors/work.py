@@ -81,6 +81,20 @@ def measuring(names: Callable[..., Collection[str]]) -> Callable[[F], F]:
     return mark
 
 
+def tossing(coins: Callable[..., Any]) -> Callable[[F], F]:
+    """Declare how the coins of a unit function follow from seeds and numbers, for those who have no data.
+
+    `coins` takes the values that the unit returned, and a mapping of those of its arguments that are seeds, numbers or
+    a game; a unit among them is a mapping of its arguments. It returns the coins of each value, or None.
+    """
+
+    def mark(function: F) -> F:
+        function.coins = coins  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
 @dataclass(frozen=True)
 class _ResultType:
     """Type of a function's result."""
@@ -155,7 +169,7 @@ class Call:
         price: Callable[..., str] | None = getattr(self.function, "price", None)
         if price is None:
             return ""
-        arguments = {name: value for name, value in self.arguments if not any(_keys_in(value))}
+        arguments = {name: value for name, value in self.arguments if not any(keys_in(value))}
         return price(**{name: _resolve(value, inputs, Compute(), []) for name, value in arguments.items()})
 
     def measures(self, inputs: Inputs) -> frozenset[str]:
@@ -219,7 +233,7 @@ class Work:
         Raises: InputError if the function is not registered, or the arguments do not match its signature.
         """
         call = make_call(function, *arguments, returns=returns, **keywords)
-        needs = tuple(dict.fromkeys((*_keys_in(call), *after)))
+        needs = tuple(dict.fromkeys((*keys_in(call), *after)))
         shared = dict.fromkeys(item.name for item in _placeholders(call) if isinstance(item, Shared))
         with read_once(code_cache=self._code_reading) as self._code_reading:
             new_unit = Unit(call, label, tuple(shared), needs, resources)
@@ -320,7 +334,8 @@ def _placeholders(value: Any) -> Iterator[_Result | Shared]:
             yield from _placeholders(item)
 
 
-def _keys_in(value: Any) -> Iterable[str]:
+def keys_in(value: Any) -> Iterable[str]:
+    """Return the keys of the units whose results an argument holds."""
     return (placeholder.key for placeholder in _placeholders(value) if isinstance(placeholder, _Result))
 
 

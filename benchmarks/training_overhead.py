@@ -1,4 +1,4 @@
-"""What an audit costs a training of a model with 135 million weights: processor time of a step, and memory.
+"""Cost of an audit of a training with 134 million weights: processor time of a step, and memory.
 
     python -m benchmarks.training_overhead RUNS.jsonl [--seeds 3] [--write]
 
@@ -76,8 +76,8 @@ def run(*, case: str, seed: int) -> dict[str, float]:
     """Return the numbers of a training in a process of its own."""
     call = f"print(json.dumps(train(audited={case == WITH}, seed={seed})))"
     code = f"import json; from benchmarks.training_overhead import train; {call}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    values: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    values: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
     return values
 
 

@@ -392,6 +392,50 @@ def _show_stored(place: str | Path, *, quiet: bool, as_json: bool, verbose: bool
 
 
 @main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option("--unit", required=True, help="What one unit of privacy is: 'one row', 'a sequence of 1,024 tokens'.")
+@click.option("--output", "-o", type=PLACE, help="New run folder, a path or a URI.  [default: runs/<name>]")
+@click.option(
+    "--registry",
+    type=click.Path(path_type=Path),
+    default=Path("registrations.jsonl"),
+    show_default=True,
+    help="File to which the entry is appended.",
+)
+@click.option("--seed", type=int, help="Seed of the run.  [default: drawn at random]")
+def register(spec: Path, unit: str, output: str | Path | None, registry: Path, seed: int | None) -> None:
+    """Register the run of SPEC before it starts, so that a stranger can check its answer.
+
+    The registry gets the claim, the protocol and a commitment to plan and seed, which the run folder opens. Publish the
+    registry now and the folder after the run; `dpaudit resume` runs the plan.
+    """
+    from dpaudit.engine.request.loading import load_spec
+    from dpaudit.engine.run import registration
+    from dpaudit.engine.run.run_folder import default_run_folder
+
+    audit_spec = load_spec(spec)
+    folder = output or default_run_folder(audit_spec)
+    registered = registration.register(audit_spec, unit=unit, output=folder, registry=registry, seed=seed)
+    show(f"registered as number {len(registered.entries)} in {registry}: {registration.sha256(registered.entries[-1])}")
+    show(f"publish this hash, then run `dpaudit resume {shlex.quote(str(folder))}`")
+
+
+@main.command()
+@click.argument("run", metavar="RUN", type=PLACE)
+@click.option("--registry", type=click.Path(path_type=Path), help="The registry, which also has later registrations.")
+@click.option("--replay", is_flag=True, help="Run all units again, with code and data, and compare every bit.")
+@allow_options("code", "network", "files")
+def verify(run: str | Path, registry: Path | None, replay: bool, **allowed: bool) -> None:
+    """Check the registered run in folder RUN, without its model and data.
+
+    Prints what was checked, and what no check can know. A rejected run ends with exit code 3.
+    """
+    from dpaudit.engine.run import verifying
+
+    show_lines("\n".join(verifying.verify(run, registry=registry, replay=replay, **allowed).lines))
+
+
+@main.command()
 @click.argument("run", metavar="RUN", type=PLACE)
 @click.option("--output", "-o", type=OUTPUT_FILE, help="Write the block to this file instead of standard output.")
 @click.option("--html", type=OUTPUT_FILE, help="Also write a summary of one page (A4) to this file.")

@@ -10,17 +10,17 @@ Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Work, inlined, unit
+from dpaudit.actors.work import Work, inlined, tossing, unit
 from dpaudit.engine.attacks.learn import Folds, learn
 from dpaudit.engine.games.protocol import Candidates, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.reference import CoinResponse, Reference, Response
@@ -96,6 +96,8 @@ class Coins(Generic[RowsT]):
     canaries: int | None = None
     trainings: int = 1
     traits: ClassVar[GameTraits]
+    bits_follow: ClassVar[Literal["", "design", "replay"]] = ""
+    """Seed that alone decides the bits, by `toss` as the first draw: of the design or of each replay; "" for others."""
     counts: ClassVar[tuple[str, ...]] = ("replays", "trainings")
     """Fields that affect no single training; units do not depend on them, so that a longer audit reuses units."""
 
@@ -229,6 +231,11 @@ class Coins(Generic[RowsT]):
         """Return the game as units see it, with the defaults of `counts`."""
         return replace(self, **{name: getattr(type(self), name) for name in self.counts})
 
+    @staticmethod
+    def toss(count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+        """Return fair bits, shape (count,)."""
+        return rng.random(count) < 0.5
+
     def is_observational(self, target: RowsT, seed: Seed) -> bool:
         """Return True if the intervention of this seed leaves the training data unchanged (Definition 4)."""
         return self.intervened(target, seed).digest == target.digest
@@ -258,6 +265,7 @@ class IncludedByCoin(Coins[RowsT]):
     """
 
     replays: int = 1
+    bits_follow: ClassVar[Literal["", "design", "replay"]] = "design"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -270,7 +278,7 @@ class IncludedByCoin(Coins[RowsT]):
 
     def design(self, canaries: RowsT, rng: np.random.Generator) -> Design:
         """Draw a fair bit for each canary; True = trained on."""
-        return Design(included=rng.random(len(canaries)) < 0.5)
+        return Design(included=self.toss(len(canaries), rng))
 
     def draw(self, setup: CanarySetup[RowsT], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """Return the bits of the design."""
@@ -295,7 +303,20 @@ def release_replayed(game: Coins[RowsT], target: RowsT, release: Any) -> Replaye
     return Replayed(CanarySetup(canaries, canaries.take(np.arange(0))), release)
 
 
+def bits_of_replays(replays: Sequence[Scores], arguments: Mapping[str, Any]) -> list[NDArray[np.bool_]] | None:
+    """Return the bits of replays by the seeds of their unit; None if they follow from the data too."""
+    game: Coins[Any] = arguments["game"]
+    if not game.bits_follow:
+        return None
+    seeds = [
+        arguments["design_seed"] if game.bits_follow == "design" else arguments["seed"].child(scores.replay)
+        for scores in replays
+    ]
+    return [game.toss(scores.score.size, seed.rng()) for seed, scores in zip(seeds, replays, strict=True)]
+
+
 @unit
+@tossing(bits_of_replays)
 def play_replays(
     game: Coins[RowsT],
     attack: Any,

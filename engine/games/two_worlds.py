@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Outcome, Work, measuring, unit
+from dpaudit.actors.work import Outcome, Work, measuring, tossing, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.attacks.stated_law import stated_odds
 from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH, Observed, Outcomes, Runs
@@ -602,6 +602,18 @@ def take_pairs(
     return Outcome(iter(chosen), notes=game.notes(mechanism, rows, chosen, len(offered), outcomes))
 
 
+def coins_of_runs(last: int, seed: Seed) -> NDArray[np.bool_]:
+    """Return the coins of runs 0 to `last` - 1."""
+    return seed.child("coins").rng().random(last) < 0.5
+
+
+def coins_of_scores(replays: Sequence[Scores], arguments: Mapping[str, Any]) -> list[NDArray[np.bool_]] | None:
+    """Return the coins of scored runs by the seed of the runs, which are numbered."""
+    (seed,) = {runs["seed"] for runs in arguments["fresh"]}
+    coins = coins_of_runs(max(runs["last"] for runs in arguments["fresh"]), seed)
+    return [coins[scores.canary] for scores in replays]
+
+
 @unit
 @measuring(lambda game, rows: game.metric_names(rows))
 def make_runs(
@@ -619,7 +631,7 @@ def make_runs(
 
     Raises: TrainingError if all of them fail in the same way.
     """
-    number, coins = np.arange(first, last), seed.child("coins").rng().random(last) < 0.5
+    number, coins = np.arange(first, last), coins_of_runs(last, seed)
     parts, notes = [], tuple[str, ...]()
     for place, pair in enumerate(pairs):
         mine = number % len(pairs) == place
@@ -637,6 +649,7 @@ def make_runs(
 
 
 @unit
+@tossing(coins_of_scores)
 def score_runs(
     game: TwoWorlds,
     mechanism: Any,

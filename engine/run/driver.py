@@ -30,6 +30,7 @@ from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.request.loading import load_spec, spec_from_file
 from dpaudit.engine.run.policy import Policy
+from dpaudit.engine.run.registration import require_registered, write_receipt
 from dpaudit.engine.run.run_folder import (
     OtherPlanError,
     PlanRecord,
@@ -171,6 +172,7 @@ def _run_in(
 ) -> Report:
     began = time.monotonic()
     with locked_folder(folder):
+        require_registered(plan, folder)
         changes = _write_plan(plan, folder, place, fresh=fresh)
         store = UnitStore(folder / "units")
         with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
@@ -236,13 +238,13 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
                 record.require_reusable(PlanRecord.of(plan), place)
             # The log is opened before anything is written: if it is no regular file, the folder stays unchanged.
             with locked_folder(local_folder), contextlib.closing(EventLog(local_folder / "events.jsonl")) as log:
-                report = _report_from_finished(plan, local_folder, place)
+                report = report_from_finished(plan, local_folder, place, UnitStore(local_folder / "units"))
                 log(Event(EventKind.REPORTED, detail=_write_results(report, local_folder, plan)))
                 return report
 
 
-def _report_from_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
-    store = UnitStore(folder / "units")
+def report_from_finished(plan: Plan, folder: Path, place: str | Path, store: UnitStore) -> Report:
+    """Return the report of the finished units in `store`; links to their scores are made in `folder`."""
     finished = store.finished(unit.key for unit in plan.units)
     failed = store.failures() | {
         key: f"its file is damaged: {why}; `dpaudit resume` reruns it" for key, why in store.damaged.items()
@@ -312,6 +314,7 @@ def _write_results(report: Report, folder: Path, plan: Plan) -> str:
     from dpaudit.engine.report.page import write_bounds, write_page  # slow to import
 
     note = checksum_note(write_bounds(report, folder))
+    write_receipt(folder, plan)
     write_page(report, folder, draw=plan.spec.run.figures)
     forget_renamed(folder, plan.spec, report.results)
     return note

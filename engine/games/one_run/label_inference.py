@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ class LabelInference(LabelledCoins):
     )
 
     answers_with_labels: ClassVar[bool] = True
+    bits_follow: ClassVar[Literal["", "design", "replay"]] = "replay"
 
     control: bool = True
 
@@ -64,7 +65,7 @@ class LabelInference(LabelledCoins):
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """Draw a fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; True shows the training label."""
-        bits = rng.random(len(setup.canaries)) < 0.5
+        bits = self.toss(len(setup.canaries), rng)
         assert setup.proxy_cdf is not None
         return TrialRandomness(bits, sample_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
 
@@ -114,6 +115,7 @@ class LabelCanaries(LabelledCoins):
     )
 
     answers_with_labels: ClassVar[bool] = True
+    bits_follow: ClassVar[Literal["", "design", "replay"]] = "replay"
 
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
         return Design(labels=rng.integers(0, canaries.classes, len(canaries)))
@@ -121,7 +123,7 @@ class LabelCanaries(LabelledCoins):
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """Draw a fair bit and a label other than the planted one, uniformly, for each canary."""
         assert design.labels is not None
-        bits = rng.random(len(setup.canaries)) < 0.5
+        bits = self.toss(len(setup.canaries), rng)
         steps = rng.integers(1, setup.canaries.classes, len(setup.canaries))
         return TrialRandomness(bits, (design.labels + steps) % setup.canaries.classes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -115,6 +115,7 @@ class ObservationalMembership(LabelledCoins):
     )
 
     controlled_on: ClassVar[str] = "pairs of a canary and a fresh point, without the model,"
+    bits_follow: ClassVar[Literal["", "design", "replay"]] = "replay"
 
     fresh: Any = field(default=None, metadata={"kind": "data"})
 
@@ -147,7 +148,7 @@ class ObservationalMembership(LabelledCoins):
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """Draw a fair bit for each canary; True shows the training point."""
-        return TrialRandomness(rng.random(len(setup.canaries)) < 0.5)
+        return TrialRandomness(self.toss(len(setup.canaries), rng))
 
     def hint(self, setup: CanarySetup[Examples], design: Design, draw: TrialRandomness) -> Reveal:
         """Show the canary if the bit is True, else the fresh point, each with its true label."""
