@@ -18,7 +18,6 @@ from typing import Any, cast
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.work import Call, keys_in
-from dpaudit.claims import Claim
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
 from dpaudit.engine.request.audit_spec import Audit
 from dpaudit.engine.request.build import call_text
@@ -42,11 +41,6 @@ TEXTS = ("mechanism", "data", "proxy", "attack")
 """Fields of an audit that are stored as text."""
 OF_SPEC = ("name", "seed", "confidence", "together", "sweep")
 """Fields of a spec that decide how results are read."""
-
-
-def stated(text: str, claim: Claim | None = None) -> Any:
-    """Return a text that stands for a mechanism, with its claim."""
-    return type("Stated", (str,), {"__slots__": (), "claim": lambda _: claim})(text)
 
 
 def as_json(value: object) -> str:
@@ -91,7 +85,8 @@ def plan_from_plain(content: Mapping[str, Any]) -> Plan:
         for facts in content["audits"]:
             fields = dict(_value(facts, units))
             audit, claim = fields.pop("audit"), fields.pop("claim")
-            audit["mechanism"] = stated(audit["mechanism"], claim)
+            facts_of_text = {"__slots__": (), "claim": lambda _, claim=claim: claim}
+            audit["mechanism"] = type("Stated", (str,), facts_of_text)(audit["mechanism"])
             audits.append(PlannedAudit(audit=Audit(**audit), **fields))
         spec: Any = SimpleNamespace(**_value(content["spec"], units), to_yaml=str)  # the run folder has the YAML
         return Plan(spec, tuple(units[key] for key in content["order"]), tuple(audits), {})

@@ -37,19 +37,12 @@ REGISTRATION, RECEIPT = "registration.json", "receipt.json"
 
 @dataclass(frozen=True)
 class Registration:
-    """A registered run.
+    """A registered run."""
 
-    Attributes:
-        entries: Lines of the registry up to the one of this run.
-        unit: What one unit of privacy is, in words.
-        nonce: Random number of the commitment, in hexadecimal digits.
-        plan: The plan, as `plan_to_plain` gives it.
-    """
-
-    entries: tuple[str, ...]
-    unit: str
-    nonce: str
-    plan: Any
+    entries: tuple[str, ...]  # lines of the registry up to the one of this run
+    unit: str  # what one unit of privacy is, in words
+    nonce: str  # random number of the commitment, in hexadecimal digits
+    plan: Any  # as `plan_to_plain` gives it
 
     @classmethod
     def load(cls, folder: Path) -> Registration | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -203,8 +202,6 @@ def _answer(plan: Plan, folder: Path, place: str | Path) -> tuple[str, ...]:
     from dpaudit.engine.report.page import bounds_json  # slow to import
 
     with tempfile.TemporaryDirectory() as temporary:
-        if (folder / "events.jsonl").exists():
-            shutil.copyfile(folder / "events.jsonl", Path(temporary) / "events.jsonl")
         report = report_from_finished(plan, Path(temporary), place, UnitStore(folder / "units"))
         again = json.loads(bounds_json(report))
     stored = StatedValue.parse(read_bytes(folder / "bounds.json"), "bounds.json")
@@ -223,8 +220,8 @@ def _replay(registration: Registration, folder: Path, store: UnitStore, consent:
         require_network(plan.spec, plan.price)
         if as_json(plan_to_plain(plan)) != as_json(registration.plan):
             raise _rejected("with the code and data at hand, its spec gives another plan")
-        fresh = UnitStore(Path(temporary) / "units")
-        again = run_missing(plan, fresh, EventStream(), Path(temporary) / "scratch", time.monotonic()).finished
+        place, fresh = Path(temporary), UnitStore(Path(temporary) / "units")
+        again = run_missing(plan, place, fresh, EventStream(), place / "scratch", time.monotonic()).finished
         finished = store.finished(unit.key for unit in plan.units)
         differing = [key for key in finished if key not in again or not store.has_same_table(key, fresh.read(key))]
         if differing:
