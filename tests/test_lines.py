@@ -10,23 +10,23 @@ ROOT = Path(__file__).parent.parent
 SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
-    "actors": 4766,
-    "benchmarks": 10248,
+    "actors": 4781,
+    "benchmarks": 10349,
     "cluster": 526,
     "dpaudit": 3821,
     "engine": 198,
     "engine/answer": 4338,
     "engine/attacks": 1186,
-    "engine/cli": 2151,
+    "engine/cli": 2195,
     "engine/data": 3602,
     "engine/estimate": 1366,
     "engine/figures": 587,
-    "engine/games": 18133,
+    "engine/games": 18165,
     "engine/observer": 1366,
     "engine/planning": 701,
     "engine/report": 868,
     "engine/request": 2726,
-    "engine/run": 2414,
+    "engine/run": 3018,
     "engine/sweep": 1059,
     "estimators": 11176,
     "examples": 1578,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 76762,
+    "tests": 77248,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
