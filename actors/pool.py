@@ -443,6 +443,7 @@ class RayPool:
             memory=kind.memory or None,
             resources=dict(kind.custom),
             max_restarts=0,
+            scheduling_strategy="DEFAULT",  # not in the placement group of a trial of Ray Tune that runs an audit
         )
         actor = worker.remote(kind.cpus, self._scratch, self._store_mark)
         slot = _WorkerSlot(kind, actor, time.monotonic())
