@@ -6,6 +6,7 @@ this probability given all earlier trials, so all bounds hold together, even if 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ def objective(
     def trial(config: dict[str, Any]) -> None:
         from ray import tune
 
-        number = int(tune.get_context().get_trial_id().rpartition("_")[2])
+        number = _number(tune.get_context())
         if number >= trials:
             raise InputError(f"the error is shared by {trials} trials, this is number {number + 1}. Raise `trials`")
         configuration = request.configuration(single_fields(config))
@@ -56,6 +57,21 @@ def objective(
         tune.report({**row.metrics, "verdict": row.verdict, "confidence": row.audit.finding.confidence})
 
     return trial
+
+
+def _number(context: Any) -> int:
+    """Return the number of a trial in its experiment, from 0.
+
+    A trial of a grid has it in its id, "ab12c_00003". That of a search algorithm has it, from 1, in the name of its
+    folder: "trial_38d8b22f_4_epochs=2".
+    """
+    trial_id, folder = context.get_trial_id(), Path(context.get_trial_dir()).name
+    if "_" in trial_id:
+        return int(trial_id.rpartition("_")[2])
+    match = re.match(rf".*{trial_id}_(\d+)(_|$)", folder)
+    if match is None:
+        raise InputError("the names of trial folders must be those of Ray Tune. Leave `trial_dirname_creator` out")
+    return int(match[1]) - 1
 
 
 def _place(output: str | Path | None, number: int) -> str | Path:

@@ -15,7 +15,7 @@ import dpaudit
 SPEC = {
     "name": "digits by DP-SGD",
     "data": {"name": "digits", "flat": True},
-    "mechanism": {"name": "dp-sgd", "noise_multiplier": 1.0, "model": {"name": "mlp", "hidden": [16], "epochs": 2}},
+    "mechanism": {"name": "dp-sgd", "epsilon": 2.0, "model": {"name": "mlp", "hidden": [16], "epochs": 2}},
     "game": {"name": "label-canaries", "replays": 3},
 }
 
@@ -34,7 +34,7 @@ def main() -> None:
         goals = {"metric": ["test_accuracy", "audited_epsilon"], "mode": ["max", "min"], "seed": 0}
         config["search_alg"] = OptunaSearch(**goals)
     space = {
-        "mechanism.noise_multiplier": tune.loguniform(0.5, 8.0),
+        "mechanism.epsilon": tune.loguniform(0.5, 8.0),
         "mechanism.model.epochs": tune.randint(1, 4),
     }
     tuner = tune.Tuner(
@@ -43,9 +43,9 @@ def main() -> None:
         tune_config=tune.TuneConfig(**config),
         run_config=tune.RunConfig(verbose=0),
     )
-    grid = tuner.fit()
-    columns = ["config/mechanism.noise_multiplier", "config/mechanism.model.epochs"]
-    print(grid.get_dataframe()[[*columns, "test_accuracy", "audited_epsilon", "claimed_epsilon", "verdict"]])
+    trials = tuner.fit().get_dataframe()
+    columns = ["config/mechanism.epsilon", "config/mechanism.model.epochs"]
+    print(trials[[*columns, "test_accuracy", "audited_epsilon", "claimed_epsilon", "verdict"]].to_string())
 
 
 if __name__ == "__main__":

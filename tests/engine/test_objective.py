@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpaudit import objective, sweep
+from dpaudit import AuditSpec, objective, sweep
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.sweep.objective import _number
+from dpaudit.engine.sweep.request import read_request
 from dpaudit.errors import InputError, RunError, SpecError
 from tests.engine.test_sweep import base
 
@@ -26,6 +30,9 @@ class Context:
 
     def get_trial_id(self) -> str:
         return f"a1b2_{self.number:05d}"
+
+    def get_trial_dir(self) -> str:
+        return self.trial_fs_path
 
     def get_storage(self) -> Context:
         return self
@@ -68,6 +75,17 @@ def test_trials_with_equal_configs_draw_from_other_seeds(reported: list[dict[str
     assert len(seeds) == 2
 
 
+def test_the_number_of_a_trial_of_a_search_algorithm_is_in_its_folder(tmp_path: Path) -> None:
+    class Searched(Context):
+        def get_trial_id(self) -> str:
+            return "38d8b22f"
+
+    for name, number in (("trial_38d8b22f_1_epochs=2,rate=0.5_2026-11-29", 0), ("trial_38d8b22f_12", 11)):
+        assert _number(Searched(0, tmp_path / name)) == number
+    with pytest.raises(InputError, match="Leave `trial_dirname_creator` out"):
+        _number(Searched(0, tmp_path / "mine"))
+
+
 def test_a_wrong_objective_is_refused(
     reported: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +118,14 @@ def test_a_sweep_as_a_result_grid(tmp_path: Path) -> None:
         trial.audited for trial in result if trial.is_audited
     )
     assert list(grid.get_dataframe()["config/mechanism.sharpness"]) == [1.0, 3.0, -1.0]
+
+
+def test_the_spec_of_the_example_and_its_space_can_be_planned() -> None:
+    program = runpy.run_path("examples/tune/optuna_search.py")
+    request = read_request(program["SPEC"])
+    values = {"mechanism.epsilon": 1.5, "mechanism.model.epochs": 3}
+    (entry,) = make_plan(AuditSpec((request.audit(request.configuration(values)),))).audits
+    assert (entry.audit.mechanism.epsilon, entry.audit.mechanism.model.epochs) == (1.5, 3)
 
 
 @pytest.mark.nightly  # by day trials run without a Tuner
