@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
-    "actors": 4781,
+    "actors": 4782,
     "benchmarks": 10349,
     "cluster": 526,
     "dpaudit": 3821,
@@ -27,7 +27,7 @@ LIMITS = {
     "engine/report": 868,
     "engine/request": 2726,
     "engine/run": 3018,
-    "engine/sweep": 1059,
+    "engine/sweep": 1075,
     "estimators": 11176,
     "examples": 1578,
     "language_models": 1,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 77248,
+    "tests": 77274,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
