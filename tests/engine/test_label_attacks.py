@@ -37,6 +37,8 @@ def test_label_inference_score(t: float) -> None:
     np.testing.assert_allclose(LabelInferenceScore(t).score(VIEW), expected, rtol=1e-6)
     ratio = np.log(VIEW.of_labels(VIEW.target)) - np.log(VIEW.of_labels(VIEW.reference))
     np.testing.assert_allclose(LabelInferenceScore(t, score_by="log-ratio").score(VIEW), ratio, rtol=1e-6)
+    with pytest.raises(InputError, match="score_by must be one of difference, log-ratio, got 'ratio'"):
+        LabelInferenceScore(t, score_by="ratio")  # type: ignore[arg-type]
 
 
 def test_calibrated_loss_is_reference_loss_minus_target_loss() -> None:

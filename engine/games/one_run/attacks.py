@@ -24,6 +24,7 @@ Bools = NDArray[np.bool_]
 
 FLOOR = 1e-8
 """Probabilities are clipped here before a logarithm is taken, a tenth of the precision of the stored ones."""
+SCORES = ("difference", "log-ratio")
 SMALLEST_VARIANCE = 1e-3
 """Smallest variance of a logit over shadow models, in nats squared."""
 
@@ -54,6 +55,10 @@ class LabelInferenceScore(WeightedByProxy):
     """
 
     score_by: Literal["difference", "log-ratio"] = "difference"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.score_by in SCORES, f"score_by must be one of {', '.join(SCORES)}", score_by=self.score_by)
 
     def score(self, view: CanaryView) -> Floats:
         """Return scores of shape (m,); > 0 = training label.
