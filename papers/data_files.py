@@ -25,6 +25,8 @@ from dpaudit.engine.games.reference import CoinResponse, Reference
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.estimators.two_world.ratio import detectable_ceiling
+from dpaudit.mechanisms.learners.pate import PateFm
+from papers.image_tables import SMALL_COLOUR, pate_fm_hours
 from papers.label_inference import FITTED_FROM, PRINTED_RESPONSE, RATE_SIZES
 from papers.label_tables import spread
 from papers.ml_audit_dp_sgd import by_setting
@@ -167,7 +169,10 @@ def clicks(folder: Path) -> Iterator[Row]:
 
 
 def pictures(folder: Path) -> Iterator[Row]:
-    return studied("test accuracy, %", folder, ("table-1", "table-4"))
+    yield from studied("test accuracy, %", folder, ("table-1", "table-4"))
+    yield Row(setting({"data": "CIFAR-10"}), "images used", f"{SMALL_COLOUR:,}")
+    key = setting({"at the paper's size": "PATE-FM", "teachers of one epsilon": str(PateFm(1.0).teachers)})
+    yield Row(key, "GPU hours, counted", str(pate_fm_hours()))
 
 
 def factors(folder: Path) -> Iterator[Row]:
