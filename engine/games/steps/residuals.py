@@ -4,7 +4,7 @@ A step is fully observed: the gradients of its batch, as in the worst case, and 
 the sum without the batch, is noise and, in half of the steps, a canary. If the noise is too regular, a feature tells
 both apart: noise that is reused, lies in few directions, is equal in two coordinates, or misses some. What a loop
 keeps of gradients before the clip shows in the size of this step or the next one. Noise that is too small on some
-weights, repeats earlier noise or is linear in it is for the game of many coins (`dp_sgd_coins.py`).
+weights, or linear in that of earlier steps, is for the game of many coins (`dp_sgd_coins.py`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LEAST_SIZE = 1e-100
 """Smallest square of which a logarithm is taken."""
 MAX_COMPARED_ROWS = 64
 """Largest number of rows of a batch that are compared with those of the step before."""
-FEATURES, NEXT_FEATURES = 18, 11
+FEATURES, NEXT_FEATURES = 19, 11
 """Numbers of features of a step, and of those that see the next step too."""
-BARE, RUN = 9, 11
+BARE, RUN = 10, 12
 """Indices of the features that count weights without noise, and the evidence in nats of a run of stored noise."""
 
 
@@ -62,9 +62,10 @@ class Residuals:
 
     def __init__(self, weights: int, noise: float, earlier: NDArray[np.float32] | None = None) -> None:
         none = np.zeros((0, weights), np.float32)
-        earlier = none if earlier is None or earlier.shape[1] != weights else earlier  # of earlier trainings
+        self._earlier = none if earlier is None or earlier.shape[1] != weights else earlier  # of earlier trainings
         self._noise = noise
-        self._recurrence = Recurrence(np.asarray(earlier, np.float64), noise)
+        self._recurrence = Recurrence(np.asarray(self._earlier, np.float64), noise)
+        self._earlier_squares = np.square(self._earlier, dtype=np.float64).sum(1)
         self._latest = np.empty((max(2, MAX_STORED_NUMBERS // weights), weights))  # a ring buffer
         self._norm_squares = np.empty(len(self._latest))
         self._directions = np.empty((min(weights // 2, MAX_STORED_NUMBERS // weights), weights))
@@ -100,6 +101,7 @@ class Residuals:
             [
                 residual @ canary / max(float(canary @ canary), LEAST_VARIANCE),
                 released @ canary,
+                self._nearest(residual, canary, norms),
                 self._outside_span(residual, canary, norms),
                 self._typical_norm(norms),
                 size,
@@ -167,6 +169,15 @@ class Residuals:
         if self._products is not None:
             self._products += np.outer(residual, residual)
             self._pair()
+
+    def _nearest(self, residual: Floats, canary: Floats, norms: tuple[float, float]) -> float:
+        """Return the decrease of the distance to the nearest earlier residual or its negative."""
+        if not self._count + len(self._earlier):
+            return 0.0
+        dots, moved = (np.concatenate([self.stored @ row, self._earlier @ row]) for row in (residual, canary))
+        squares = np.concatenate([self._norm_squares[: self._count], self._earlier_squares])
+        near = (squares - 2 * np.abs([dots, dots - moved])).min(1) + np.square(norms)
+        return float(np.sqrt(max(near[0], 0)) - np.sqrt(max(near[1], 0)))
 
     def _outside_span(self, residual: Floats, canary: Floats, norms: tuple[float, float]) -> float:
         """Return the decrease of the part outside the span of earlier residuals."""
