@@ -21,7 +21,7 @@ LIMITS = {
     "engine/data": 3602,
     "engine/estimate": 1366,
     "engine/figures": 587,
-    "engine/games": 18170,
+    "engine/games": 18181,
     "engine/observer": 1366,
     "engine/planning": 701,
     "engine/report": 868,
