@@ -46,7 +46,7 @@ mutants: $(STAMP) $(MUTATION_STAMP)
 # The lowest versions that are declared: the command, the demo, and quick tests of many rooms.
 LOWEST := .venv-lowest
 LOWEST_TESTS ?= tests/engine/test_cli.py tests/engine/test_request.py tests/engine/test_estimate.py \
-	tests/engine/test_mlflow_runs.py tests/engine/test_outputs.py tests/engine/test_boundless_claims.py \
+	tests/engine/test_trackers.py tests/engine/test_outputs.py tests/engine/test_boundless_claims.py \
 	tests/estimators/test_binomial.py tests/estimators/test_counts.py tests/estimators/test_scores.py \
 	tests/mechanisms/test_catboost.py tests/mechanisms/test_labels.py tests/mechanisms/test_opacus.py \
 	tests/test_claims.py tests/test_lowest.py tests/test_registry.py

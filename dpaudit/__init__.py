@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from dpaudit.engine.answer.result import AuditResult as AuditResult
     from dpaudit.engine.answer.run_report import Report as Report
     from dpaudit.engine.answer.verdict import Verdict as Verdict
-    from dpaudit.engine.cli.mlflow_runs import log_to_mlflow as log_to_mlflow
+    from dpaudit.engine.cli.trackers import log_to_mlflow as log_to_mlflow
+    from dpaudit.engine.cli.trackers import log_to_wandb as log_to_wandb
     from dpaudit.engine.data.in_memory import rows as rows
     from dpaudit.engine.data.in_memory import table as table
     from dpaudit.engine.estimate.estimating import Estimate as Estimate
@@ -116,7 +117,8 @@ _HOMES = {
     "from_summary": "dpaudit.mechanisms.adapters.own_training",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.request.loading",
-    "log_to_mlflow": "dpaudit.engine.cli.mlflow_runs",
+    "log_to_mlflow": "dpaudit.engine.cli.trackers",
+    "log_to_wandb": "dpaudit.engine.cli.trackers",
     "objective": "dpaudit.engine.sweep.objective",
     "preflight": "dpaudit.language_models.canary_texts.loss_record",
     "rank_synthetic": "dpaudit.synthetic_tables.front_door.ranking",

@@ -53,6 +53,7 @@ EXTRAS = (
     ("mlflow", "mlflow-skinny", "mlflow-skinny", "`log_to_mlflow` and `dpaudit run --mlflow`"),
     ("opacus", "opacus", "opacus", "`from_opacus` and training by Opacus"),
     ("text", "transformers", "transformers", "local language models, and models that are fine-tuned"),
+    ("wandb", "wandb", "wandb", "`log_to_wandb`"),
 )
 """Name of each extra, a package that only this extra installs, the argument of `pip install`, and the purpose."""
 SEPARATE_PYTHON = "`make diffprivlib` in a checkout installs it in a separate Python: it needs scikit-learn below 1.9"

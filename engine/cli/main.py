@@ -288,7 +288,7 @@ def _finish(
 
         write_for_ci(report, subject, junit=junit, sarif=sarif, summary=summary)
     if mlflow is not None:
-        from dpaudit.engine.cli.mlflow_runs import log_to_mlflow
+        from dpaudit.engine.cli.trackers import log_to_mlflow
 
         log_to_mlflow(report, experiment=mlflow)
     _end_by_report(report, **fail_on)

@@ -207,6 +207,7 @@ def good_calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, An
             | {"name": "x"},
         ),
         "log_to_mlflow": (dpaudit.log_to_mlflow, {"found": None, "experiment": "x", "name": "y"}),
+        "log_to_wandb": (dpaudit.log_to_wandb, {"found": None, "project": "x", "name": "y"}),
         "restore_sweep": (
             dpaudit.restore_sweep,
             {"folder": folder, "allow_code": False, "allow_network": False, "allow_files": False, "quiet": True},

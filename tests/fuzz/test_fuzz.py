@@ -38,7 +38,7 @@ def test_earlier_wrong_outcomes_do_not_recur(tmp_path: Path) -> None:
     assert [(number, description, end.text) for number, description, end in result if end.end.wrong] == []
 
 
-WITHOUT_A_RUN = {"log_to_mlflow", "restore_sweep", "check"}
+WITHOUT_A_RUN = {"log_to_mlflow", "log_to_wandb", "restore_sweep", "check"}
 """Functions whose arguments end in a refusal, because a run would take long."""
 
 

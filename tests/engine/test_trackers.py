@@ -1,4 +1,4 @@
-"""Logging to MLflow, or to a replacement if it is not installed."""
+"""Logging to MLflow and Weights & Biases, or to replacements of what is not installed."""
 
 from __future__ import annotations
 
@@ -176,3 +176,48 @@ def test_a_command_logs_its_results(logged: StandIn | Real, tmp_path: Path) -> N
 def test_without_mlflow_the_error_names_the_package(report: Report) -> None:
     with pytest.raises(dpaudit.AuditError, match=r"install it with `pip install dpaudit\[mlflow\]`"):
         dpaudit.log_to_mlflow(report)
+
+
+class WandbStandIn:
+    """Replaces the calls of wandb that dpaudit uses."""
+
+    def __init__(self) -> None:
+        self.made, self.settings = list[Run](), list[dict[str, Any]]()
+
+    def init(self, **settings: Any) -> Any:
+        run = Run(settings["name"], settings["group"], settings["config"])
+        self.made.append(run)
+        self.settings.append(settings)
+        return SimpleNamespace(
+            id=f"{len(self.made)}",
+            name=run.name,
+            summary=run.metrics,
+            save=lambda path, base_path, policy: run.artifacts.append(Path(path).relative_to(base_path).as_posix()),
+            finish=lambda: run.tags.update(finished="yes"),
+        )
+
+
+def test_a_report_is_a_group_of_runs_of_weights_and_biases(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = WandbStandIn()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    assert dpaudit.log_to_wandb(report, project="audits") == "1"
+    outer, *inner = wandb.made
+    assert {settings["project"] for settings in wandb.settings} == {"audits"}
+    assert {settings["reinit"] for settings in wandb.settings} == {"create_new"}, "the caller's run stays open"
+    assert {run.parent for run in wandb.made} == {"half the scale"}
+    assert set(outer.artifacts) == {"report.html", "bounds.json", "spec.yaml"}
+    assert [run.name for run in inner] == [result.name for result in report.results]
+    assert [run.metrics["epsilon_lower"] for run in inner] == [result.epsilon for result in report.results]
+    assert [run.metrics["verdict"] for run in inner] == [str(result.verdict) for result in report.results]
+    assert all(run.tags == {"finished": "yes"} for run in wandb.made)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
+def test_weights_and_biases_writes_a_folder_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": f"{tmp_path}", "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    member = np.random.default_rng(0).random(400) < 0.5
+    result = dpaudit.estimate(np.random.default_rng(1).normal(3.0 * member), member, claim=0.5)
+    number = dpaudit.log_to_wandb(result, project="estimates")
+    (written,) = tmp_path.rglob(f"run-{number}.wandb")
+    assert b"epsilon_lower" in written.read_bytes()
