@@ -13,11 +13,11 @@ LIMITS = {
     "actors": 4782,
     "benchmarks": 10349,
     "cluster": 526,
-    "dpaudit": 3821,
+    "dpaudit": 3823,
     "engine": 198,
     "engine/answer": 4338,
     "engine/attacks": 1186,
-    "engine/cli": 2195,
+    "engine/cli": 2288,
     "engine/data": 3602,
     "engine/estimate": 1366,
     "engine/figures": 587,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 77276,
+    "tests": 77322,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
