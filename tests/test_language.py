@@ -53,7 +53,6 @@ TOLERATED_NAMES: Mapping[str, str] = {
     "actors/storage/store.py": "read",
     "benchmarks/false_violations.py": "read",
     "tools/rows.py": "made",
-    "engine/cli/trackers.py": "found",
     "engine/games/labels/label_crafted.py": "taken",
     "engine/games/labels/label_designs.py": "known",
     "engine/games/neighbours/poisonings/rows.py": "asked",

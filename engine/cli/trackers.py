@@ -59,7 +59,7 @@ class Tracker(Protocol):
         """Add a file to the innermost open run."""
 
 
-def log_to_mlflow(found: Report | Estimate, *, experiment: str | None = None, name: str | None = None) -> str:
+def log_to_mlflow(result: Report | Estimate, *, experiment: str | None = None, name: str | None = None) -> str:
     """Log a report or an estimate to the MLflow server of `MLFLOW_TRACKING_URI` or of the caller's settings.
 
     A report of one audit is one run. A report of several audits is a run with a nested run for each. If the caller has
@@ -67,16 +67,16 @@ def log_to_mlflow(found: Report | Estimate, *, experiment: str | None = None, na
     `verdict` is its verdict. The artifacts are `report.html`, `bounds.json` and `spec.yaml` of a local run folder.
 
     Args:
-        found: Result of `audit`, `check` or `estimate`.
+        result: Result of `audit`, `check` or `estimate`.
         experiment: MLflow experiment. Default: the active experiment.
         name: Name of the run. Default: the report's name, or "estimate".
     Returns: The id of the run.
     Raises: InputError if MLflow is not installed; errors of MLflow.
     """
-    return _log(_MlFlow(experiment), found, name)
+    return _log(_MlFlow(experiment), result, name)
 
 
-def log_to_wandb(found: Report | Estimate, *, project: str | None = None, name: str | None = None) -> str:
+def log_to_wandb(result: Report | Estimate, *, project: str | None = None, name: str | None = None) -> str:
     """Log a report or an estimate to Weights & Biases; with `WANDB_MODE=offline`, to a folder on this machine.
 
     A report of several audits is a run for all of them, and a run for each in a group of its name. An active run of
@@ -84,45 +84,45 @@ def log_to_wandb(found: Report | Estimate, *, project: str | None = None, name: 
     numbers and `verdict`. The files are `report.html`, `bounds.json` and `spec.yaml` of a local run folder.
 
     Args:
-        found: Result of `audit`, `check` or `estimate`.
+        result: Result of `audit`, `check` or `estimate`.
         project: Project. Default: that of the caller's settings.
         name: Name of the run. Default: the report's name, or "estimate".
     Returns: The id of the run.
     Raises: InputError if wandb is not installed; errors of wandb.
     """
-    return _log(_WeightsAndBiases(project), found, name)
+    return _log(_WeightsAndBiases(project), result, name)
 
 
-def _log(tracker: Tracker, found: Report | Estimate, name: str | None) -> str:
-    first, *inner = _entries(found, name)
+def _log(tracker: Tracker, result: Report | Estimate, name: str | None) -> str:
+    first, *inner = _entries(result, name)
     with tracker.run(first) as number:
         for entry in inner:
             with tracker.run(entry):
                 pass
         for file in _ARTIFACTS:
-            if isinstance(found, Report) and found.folder and (path := Path(found.folder) / file).is_file():
+            if isinstance(result, Report) and result.folder and (path := Path(result.folder) / file).is_file():
                 tracker.attach(path)
     return number
 
 
-def _entries(found: Report | Estimate, name: str | None) -> list[Entry]:
+def _entries(result: Report | Estimate, name: str | None) -> list[Entry]:
     """Return the entry of the run, and those of its audits if there are several."""
-    if isinstance(found, Estimate):
-        claim = found.claim
-        params = {"method": found.method, "selection": found.selection, "validity": found.validity.value}
-        measured = {measure.name.replace("%", "percent"): measure.value for measure in found.measures}
-        bound = {"epsilon_lower": found.lower, "delta": found.delta, "confidence": found.confidence}
+    if isinstance(result, Estimate):
+        claim = result.claim
+        params = {"method": result.method, "selection": result.selection, "validity": result.validity.value}
+        measured = {measure.name.replace("%", "percent"): measure.value for measure in result.measures}
+        bound = {"epsilon_lower": result.lower, "delta": result.delta, "confidence": result.confidence}
         claimed = {} if claim is None else {"claimed": claim.epsilon}
         params |= {"claim": "none" if claim is None else str(claim)}
-        return [Entry.of(name or "estimate", found.verdict, params, {**bound, **claimed, **measured})]
-    title, seconds = name or found.name, {"seconds": found.seconds}
-    common_params = {"seed": found.seed, "units": found.units}
-    if len(found.results) == 1:
-        params, metrics = _audit_values(found.results[0])
-        return [Entry.of(title, found.results[0].verdict, params | common_params, metrics | seconds)]
-    verdicts = ", ".join(dict.fromkeys(str(result.verdict) for result in found.results))
-    verdict = verdicts if found.joint is None else found.joint.verdict
-    each = [Entry.of(result.name, result.verdict, *_audit_values(result)) for result in found.results]
+        return [Entry.of(name or "estimate", result.verdict, params, {**bound, **claimed, **measured})]
+    title, seconds = name or result.name, {"seconds": result.seconds}
+    common_params = {"seed": result.seed, "units": result.units}
+    if len(result.results) == 1:
+        params, metrics = _audit_values(result.results[0])
+        return [Entry.of(title, result.results[0].verdict, params | common_params, metrics | seconds)]
+    verdicts = ", ".join(dict.fromkeys(str(audited.verdict) for audited in result.results))
+    verdict = verdicts if result.joint is None else result.joint.verdict
+    each = [Entry.of(audited.name, audited.verdict, *_audit_values(audited)) for audited in result.results]
     return [Entry.of(title, verdict, common_params, seconds), *each]
 
 

@@ -206,8 +206,8 @@ def good_calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, An
             {"table": FRAME, "schema": {"age": (0, 50), "city": ["Bern", "Oslo", "Rome", "Lyon"]}, "drop": ()}
             | {"name": "x"},
         ),
-        "log_to_mlflow": (dpaudit.log_to_mlflow, {"found": None, "experiment": "x", "name": "y"}),
-        "log_to_wandb": (dpaudit.log_to_wandb, {"found": None, "project": "x", "name": "y"}),
+        "log_to_mlflow": (dpaudit.log_to_mlflow, {"result": None, "experiment": "x", "name": "y"}),
+        "log_to_wandb": (dpaudit.log_to_wandb, {"result": None, "project": "x", "name": "y"}),
         "restore_sweep": (
             dpaudit.restore_sweep,
             {"folder": folder, "allow_code": False, "allow_network": False, "allow_files": False, "quiet": True},
