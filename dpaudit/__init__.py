@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpaudit.claims import Claim as Claim
     from dpaudit.claims.curve import Relation as Relation
     from dpaudit.claims.step_noise import CorrelatedNoise as CorrelatedNoise
+    from dpaudit.claims.step_noise import DiscreteGaussianNoise as DiscreteGaussianNoise
     from dpaudit.claims.step_noise import GaussianNoise as GaussianNoise
     from dpaudit.claims.step_noise import LaplaceNoise as LaplaceNoise
     from dpaudit.claims.step_noise import MatrixNoise as MatrixNoise
@@ -84,6 +85,7 @@ _HOMES = {
     "Canaries": "dpaudit.language_models.canary_texts.canaries",
     "Claim": "dpaudit.claims",
     "CorrelatedNoise": "dpaudit.claims.step_noise",
+    "DiscreteGaussianNoise": "dpaudit.claims.step_noise",
     "EndpointLogProbabilities": "dpaudit.language_models.mechanisms.endpoint_log_probabilities",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",

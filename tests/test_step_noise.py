@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from dpaudit.claims.step_noise import CorrelatedNoise, GaussianNoise, LaplaceNoise, MatrixNoise
+from dpaudit.claims.step_noise import CorrelatedNoise, DiscreteGaussianNoise, GaussianNoise, LaplaceNoise, MatrixNoise
 from dpaudit.errors import InputError
 
 
@@ -49,6 +49,29 @@ def test_claim_of_a_step() -> None:
     noise = CorrelatedNoise.with_factor(0.9, 1.0, steps=400)
     assert noise.sensitivity == pytest.approx(2.294, abs=1e-3)
     assert str(noise.curve(0)) == "0.43589-GDP"
+
+
+def total_variation(shift: tuple[int, ...], sigma: float) -> float:
+    """Return it between discrete Gaussian noise and the same noise shifted: by the law of <z, shift>."""
+    reach = int(9 * sigma) + 1
+    chances = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
+    law = np.ones(1)
+    for number in shift:
+        spread_out = np.zeros(2 * reach * number + 1)
+        spread_out[::number] = chances / chances.sum()
+        law = np.convolve(law, spread_out)
+    products = np.arange(law.size) - reach * sum(shift)
+    squared = sum(number**2 for number in shift)
+    return float(law[products <= squared / 2].sum() - law[products + squared <= squared / 2].sum())
+
+
+@pytest.mark.parametrize("sigma", [4.0, 5.0, 8.0])
+def test_the_claim_of_discrete_noise_covers_all_shifts(sigma: float) -> None:
+    for count in (1, 2, 3):
+        for shift in itertools.combinations_with_replacement(range(1, 6), count):
+            norm = float(np.linalg.norm(shift))
+            claimed = DiscreteGaussianNoise(sigma / norm, 1 / norm).curve(0).delta(0.0)
+            assert total_variation(shift, sigma) <= claimed <= 1.01 * GaussianNoise(sigma / norm).curve(0).delta(0.0)
 
 
 def patterns(steps: int, participations: int, separation: int) -> list[list[int]]:
@@ -151,3 +174,5 @@ def test_wrong_noise_is_refused(fields: dict, message: str) -> None:
         GaussianNoise(0.0)
     with pytest.raises(InputError, match="scale must be > 0"):
         LaplaceNoise(-1.0)
+    with pytest.raises(InputError, match="grid must be > 0, at most multiplier / 4"):
+        DiscreteGaussianNoise(1.0, 0.3)

@@ -31,12 +31,22 @@ from dpaudit.errors import require
 
 Floats = NDArray[np.float64]
 
+OFF_GRID = 0.02
+"""Distance from the grid in shares of its step, and share of numbers, beyond which numbers are not on it."""
 SEARCHES = 64
 """Steps from which the largest sensitivity of a matrix is searched for."""
 
 
 class StepNoise(ABC):
     """Claimed noise of the steps of a training."""
+
+    grid: float = 0.0
+    """Distance of neighbouring values of sums and noise, in clips; 0 if they are any numbers."""
+
+    def is_on_grid(self, released: Floats) -> bool:
+        """Return True if at most `OFF_GRID` of the numbers, in clips, are further than this share of a step from it."""
+        steps = released / self.grid if self.grid else np.zeros(1)
+        return bool((np.abs(steps - np.round(steps)) > OFF_GRID).mean() <= OFF_GRID)
 
     @property
     @abstractmethod
@@ -77,6 +87,44 @@ class GaussianNoise(StepNoise):
 
     def curve(self, step: int) -> PrivacyCurve:
         return GaussianDP(1 / self.multiplier)
+
+
+@dataclass(frozen=True)
+class DiscreteGaussianNoise(StepNoise):
+    """Independent discrete Gaussian noise on sums of contributions that are rounded to a grid, as with secure sums.
+
+    A value k `grid` of the noise has a probability proportional to exp(-(k grid)^2 / (2 multiplier^2)). Its moments are
+    those of Gaussian noise, to eight digits. Two laws whose means differ by a record differ slightly more than Gaussian
+    ones: as if mu were larger by a share of some (grid / multiplier)^2 / 24. The claim of a step allows three times as
+    much.
+
+    Attributes:
+        multiplier: The parameter sigma, in clips, > 0.
+        grid: Distance of neighbouring values, in clips, > 0 and at most `multiplier` / 4. Contributions are clipped so
+            that their norm is at most one clip after rounding.
+    Source: Canonne, Kamath and Steinke (2020), arXiv:2004.00010; Kairouz, Liu and Steinke (2021), arXiv:2102.06387.
+    """
+
+    multiplier: float
+    grid: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.multiplier < math.inf, "multiplier must be > 0 and finite", multiplier=self.multiplier)
+        fits = 0 < self.grid <= min(self.multiplier / 4, 1.0)
+        require(fits, "grid must be > 0, at most multiplier / 4 and at most 1", grid=self.grid)
+
+    def __str__(self) -> str:
+        return f"discrete Gaussian noise of multiplier {self.multiplier:g} on a grid of {self.grid:g} clips"
+
+    @property
+    def deviation(self) -> float:
+        return self.multiplier
+
+    def weights(self, step: int) -> Floats:
+        return np.ones(1)
+
+    def curve(self, step: int) -> PrivacyCurve:
+        return GaussianDP((1 + (self.grid / self.multiplier) ** 2 / 8) / self.multiplier)
 
 
 @dataclass(frozen=True)

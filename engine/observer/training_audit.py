@@ -384,7 +384,8 @@ class TrainingAudit:
             expected=self._weights,
         )
         places = self._places if sizes == self._sizes else Places(sizes, self._steps.directions.place)
-        self._steps.see(places.at(noisy) * ((divisor or self.divisor) / self.clip) - joined.base, joined.coins)
+        released = places.at(noisy) * ((divisor or self.divisor) / self.clip)
+        self._steps.see(released - joined.base, joined.coins, is_on_grid=self.noise.is_on_grid(released))
         self._joined = None
 
     @property

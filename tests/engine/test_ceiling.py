@@ -78,7 +78,7 @@ def test_publisher_of_labels_does_not_pass_if_features_determine_the_labels(tmp_
     assert isinstance(maximum, Bound)
     assert maximum.lower <= 1.0
     text = " ".join(str(report).split())
-    assert "INCONCLUSIVE audit claim epsilon <= 1 (label, delta = 0) lower bound epsilon >= 0.000" in text
+    assert "INCONCLUSIVE audit claim epsilon <= 1 (label, delta = 0) lower bound epsilon >= 0.0" in text
     reason = result.answer.line("reason")
     assert reason.startswith("the maximum detectable epsilon is 0.")
     assert "and the claim allows epsilon 1" in reason

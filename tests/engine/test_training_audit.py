@@ -40,7 +40,15 @@ from benchmarks.training_audits import (
     unclipped,
     with_matrix,
 )
-from dpaudit import CorrelatedNoise, GaussianNoise, LaplaceNoise, TrainingAudit, Verdict
+from dpaudit import (
+    CorrelatedNoise,
+    DiscreteGaussianNoise,
+    GaussianNoise,
+    LaplaceNoise,
+    TrainingAudit,
+    TrainingResult,
+    Verdict,
+)
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.games.steps.directions import SETS, Directions
 from dpaudit.engine.games.steps.guesses import NoiseModel, WaitingStep
@@ -267,6 +275,40 @@ def test_a_saved_result_is_printed_and_makes_a_card(tmp_path: Path) -> None:
     assert not any("mine <b>" in page for page in pages)
     with pytest.raises(FileExistsError):
         result.save(folder)
+
+
+GRID = 1 / 64
+
+
+def on_the_grid(rng: np.random.Generator, step: int, *, multiplier: float = 1.0) -> np.ndarray:
+    """Return discrete Gaussian noise."""
+    values = np.arange(-9 * multiplier, 9 * multiplier + GRID, GRID)
+    chances = np.exp(-((values / multiplier) ** 2) / 2)
+    return rng.choice(values, size=WEIGHTS, p=chances / chances.sum())
+
+
+def rounded_clip(rows: np.ndarray) -> np.ndarray:
+    return np.trunc(each_clipped(rows) / (GRID * CLIP)) * GRID * CLIP
+
+
+@pytest.mark.parametrize("joins_rows", [True, False], ids=["rows before the clip", "sum after the clip"])
+def test_discrete_gaussian_noise(joins_rows: bool) -> None:
+    claimed = DiscreteGaussianNoise(1.0, GRID)
+
+    def result_of(noise: Noise, seed: int = 0) -> TrainingResult:
+        audit = audit_of(claimed, seed=seed)
+        return train(audit, noise, rounded_clip, joins_rows=joins_rows, steps=100, seed=seed).result
+
+    honest = [result_of(on_the_grid, seed) for seed in range(8)]
+    assert [result.verdict for result in honest] == [Verdict.NO_VIOLATION] * 8
+    # Of rows before the clip, the audit does not know how they are rounded.
+    assert all(result.test.noise is not None and not result.test.noise.off_grid for result in honest)
+    assert joins_rows or not any(result.test.noise.odd for result in honest if result.test.noise is not None)
+    assert result_of(partial(on_the_grid, multiplier=0.5)).verdict is Verdict.VIOLATION
+    assert result_of(lambda rng, step: np.zeros(WEIGHTS)).verdict is Verdict.VIOLATION
+    continuous = result_of(fresh)
+    assert continuous.verdict is Verdict.UNDECIDED
+    assert "not on the stated grid" in str(continuous)
 
 
 def test_laplace_noise() -> None:

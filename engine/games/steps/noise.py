@@ -168,26 +168,30 @@ class NoiseForm:
     noise: float  # claimed noise multiplier
     decoded: bool = False  # True if the noise of a step was decoded by that of earlier ones, as the claim says
     points_to: tuple[str, ...] = ()  # parts of the training that may be wrong, which are hints
+    off_grid: bool = False  # True if sums or noise are not on the stated grid
 
     @property
     def odd(self) -> tuple[str, ...]:
         """Properties in which the noise differs from the stated one; family-wise error at most `ERROR`."""
-        return tuple(
+        odd = tuple(
             f"{step_count} (p {'< 1e-12' if p < 1e-12 else f'= {p:.1g}'})"
             for step_count, p in zip(LOOKS, self.p_values, strict=True)
             if p < ERROR / len(LOOKS)
         )
+        return (*odd, "its values, which are not on the stated grid") if self.off_grid else odd
 
     @property
     def smallest_p(self) -> float:
-        """p-value of all tests together (Bonferroni); 1 if the noise was not observed."""
+        """p-value of all tests together (Bonferroni); 1 if the noise was not observed, 0 off the stated grid."""
+        if self.off_grid:
+            return 0.0
         tested = self.p_values[~np.isnan(self.p_values)]
         return float(min(1.0, len(LOOKS) * tested.min())) if tested.size else 1.0
 
     @property
     def line(self) -> str:
         """One-line summary; "" if the noise was not observed."""
-        if np.isnan(self.p_values).all():
+        if np.isnan(self.p_values).all() and not self.off_grid:
             return ""
         stated = f"independent Gaussian noise with noise multiplier {self.noise:g}"
         stated += " once decoded" if self.decoded else ""

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, StepNoise
-from dpaudit.engine.games.steps.directions import SETS, Directions
+from dpaudit.claims.step_noise import DiscreteGaussianNoise, GaussianNoise, LaplaceNoise, StepNoise
+from dpaudit.engine.games.steps.directions import SETS, WEIGHTS, Directions
 from dpaudit.engine.games.steps.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
 from dpaudit.estimators.scores import StepScores
@@ -26,6 +26,10 @@ Flags = NDArray[np.bool_]
 
 BEYOND_CLIP = 10.0
 """Norm of a canary that is clipped by the training, in clips, so that it shows whether the training clips."""
+COARSEST = 0.25
+"""Coarsest grid, in shares of what a canary adds to each of its weights, at which it keeps most of its norm."""
+ROUNDED = 1e-9
+"""Share by which a number may be rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,16 +80,21 @@ class StepObserver:
     ) -> None:
         self._noise, self._attack, self._summed = noise, attack or LearnedNoise(), summed
         coins = max(1, min(coins, sum(map(math.prod, shapes)) // SETS))
-        # If the clip is in the 1-norm, a canary on one weight reveals most.
+        # If the clip is in the 1-norm, a canary on one weight reveals most. On a grid it needs steps of the grid.
         pushed = 1 if isinstance(noise, LaplaceNoise) else None
+        if noise.grid:
+            pushed = max(1, min(WEIGHTS, int((COARSEST / noise.grid) ** 2)))
         self.directions = Directions.draw(shapes, coins, rng, weights=pushed)
-        self._length = self.directions.length * math.sqrt(shares)  # a canary has one clip over all shares
-        effect = float(noise.weights(0)[0]) / math.sqrt(shares)
+        self._on_weight = 1 / (self.directions.length * math.sqrt(shares))  # a canary has one clip over all shares
+        if noise.grid:
+            self._on_weight = noise.grid * max(1, math.floor(self._on_weight / noise.grid * (1 + ROUNDED)))
+        effect = float(noise.weights(0)[0]) * self._on_weight * self.directions.length
         self._is_independent = is_independent(noise)
         self.model = NoiseModel(self.directions, noise.deviation, effect, is_independent=self._is_independent)
         self._current = np.zeros(0)  # noise and canaries of the last step, as released
         self._released: list[Floats] = []  # noise of earlier steps, as released, that later ones are decoded with
         self._waiting: list[WaitingStep] = []
+        self._off_grid = False
         self._scores: list[Floats] = []
         self._truths: list[Flags] = []
         self.step = 0
@@ -96,7 +105,7 @@ class StepObserver:
     def effects(self, coins: Flags) -> Floats:
         """Return what the canaries of the next step add by the claim, in clips, in the shape of the places."""
         effects = np.zeros(self.directions.place.shape)
-        effects[self._turn] = coins[:, None] * self.directions.sign[self._turn] / self._length
+        effects[self._turn] = coins[:, None] * self.directions.sign[self._turn] * self._on_weight
         return effects
 
     def rows(self, weights: int) -> Floats:
@@ -114,8 +123,9 @@ class StepObserver:
         summed = (entries / np.maximum(norms, 1)[:, None]).sum(0)
         return np.asarray(summed.reshape(self.directions.place.shape))
 
-    def see(self, released: Floats, coins: Flags) -> None:
-        """Observe noise and canaries of a step at the places, in clips."""
+    def see(self, released: Floats, coins: Flags, *, is_on_grid: bool = True) -> None:
+        """Observe noise and canaries of a step at the places, in clips, and if the sum was on the stated grid."""
+        self._off_grid |= not is_on_grid
         released = self.directions.rotated(released)
         size = float(self._noise.weights(self.step)[0] / self._noise.weights(0)[0])
         self._waiting.append(WaitingStep(self._turn, self._decoded(released), coins, size))
@@ -141,7 +151,8 @@ class StepObserver:
     def form(self) -> NoiseForm:
         """Form of the noise so far, decoded if it is claimed to be correlated."""
         p_values = form_of(self.model.noise, self._noise.deviation)
-        return NoiseForm(p_values, self._noise.deviation, decoded=not self._is_independent)
+        decoded = not self._is_independent
+        return NoiseForm(p_values, self._noise.deviation, decoded=decoded, off_grid=self._off_grid)
 
     @property
     def _turn(self) -> int:
@@ -175,4 +186,4 @@ class StepObserver:
 
 def is_independent(noise: StepNoise) -> bool:
     """True if the noise of a step is claimed to be independent of that of other steps."""
-    return isinstance(noise, GaussianNoise | LaplaceNoise)
+    return isinstance(noise, GaussianNoise | DiscreteGaussianNoise | LaplaceNoise)
