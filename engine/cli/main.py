@@ -461,6 +461,28 @@ def card(run: str | Path, output: Path | None, html: Path | None, as_json: bool)
 
 @main.command()
 @click.argument("run", metavar="RUN", type=PLACE)
+@click.option("--output", "-o", type=OUTPUT_FILE, help="Write the annex to this file instead of standard output.")
+@click.option("--html", type=OUTPUT_FILE, help="Also write it as a page to this file.")
+def annex(run: str | Path, output: Path | None, html: Path | None) -> None:
+    """Print what RUN tested, by the headings of NIST SP 800-226, EDPB opinion 28/2024 and the AI Act.
+
+    Each answer is from the run folder, or "not tested". It is no statement of compliance. RUN is a path or a URI;
+    nothing runs.
+    """
+    from dpaudit.engine.run.annex import Annex
+    from dpaudit.plain_files import write_user_file
+
+    answers = Annex.of(run)
+    if output is not None:
+        write_user_file(output, answers.markdown().encode())
+    else:
+        show_lines(answers.markdown().rstrip())
+    if html is not None:
+        write_user_file(html, answers.page().encode())
+
+
+@main.command()
+@click.argument("run", metavar="RUN", type=PLACE)
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Number of records to print.")
 @click.option("--rate", type=float, default=0.05, show_default=True, help="False discovery rate, in (0, 1).")
 @click.option("--audit", help="Name of the audit; needed if several audits fit.")

@@ -37,7 +37,7 @@ MAX_DETAILED = 3
 
 
 @dataclass(frozen=True)
-class _Line:
+class Outcome:
     """A verdict with its details."""
 
     name: str
@@ -65,7 +65,7 @@ class ModelCard:
     """
 
     name: str
-    lines: tuple[_Line, ...]
+    lines: tuple[Outcome, ...]
     facts: Mapping[str, str]
     command: str
     cautions: tuple[str, ...]
@@ -128,16 +128,16 @@ class ModelCard:
         # Without folding, no text of the run folder can start a line of the file.
         block = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1 << 20)
         rows = [
-            f"| {_text(line.name)} | **{line.verdict}** | {_text(line.claim)} | {_text(line.bound)} |"
+            f"| {escaped(line.name)} | **{line.verdict}** | {escaped(line.claim)} | {escaped(line.bound)} |"
             for line in self.lines
         ]
         parts = (
             f"---\n{block}---",
-            f"## Privacy audit: {_text(self.name)}",
+            f"## Privacy audit: {escaped(self.name)}",
             f"**{self.means}** {self.caution}".strip(),
             "\n".join(["| audit | verdict | claim | shown |", "| - | - | - | - |", *rows]),
             "\n".join(point for line in self.lines for point in _points(line)),
-            "\n".join(f"- {name.capitalize()}: {_text(text)}" for name, text in self.facts.items()),
+            "\n".join(f"- {name.capitalize()}: {escaped(text)}" for name, text in self.facts.items()),
             f"Run again, with the spec, the code and the data of these fingerprints: `{self.command}`",
             *self.cautions,
         )
@@ -162,7 +162,7 @@ class ModelCard:
         return rendered
 
 
-def _line(name: str, verdict: Verdict, claim: str, by_name: Mapping[str, StatedValue], joint: StatedValue) -> _Line:
+def _line(name: str, verdict: Verdict, claim: str, by_name: Mapping[str, StatedValue], joint: StatedValue) -> Outcome:
     """Return a verdict with its details in `bounds.json`; for a check, with the details of the deciding test."""
     if joint and name not in by_name:
         test = joint["rests_on"].name() if joint["rests_on"] else next(iter(by_name))
@@ -182,7 +182,7 @@ def _line(name: str, verdict: Verdict, claim: str, by_name: Mapping[str, StatedV
     printed = tuple(pair for pair in pairs if pair[1] != sentence.rstrip("."))
     if result["mu"] and (gaussian := mu_line(result["mu"].number(0))):
         printed += (("Gaussian DP", gaussian.removeprefix("Gaussian DP: ")),)
-    return _Line(
+    return Outcome(
         shortened(name),
         verdict,
         shortened(claim),
@@ -230,7 +230,7 @@ def _facts(status: RunStatus) -> dict[str, str]:
     return {name: shortened(text, 500) for name, text in facts.items() if text}
 
 
-def _points(line: _Line) -> list[str]:
+def _points(line: Outcome) -> list[str]:
     """Return the lines of a Markdown list with the details of a verdict."""
     front_matter = {
         "Found": line.sentence,
@@ -238,11 +238,11 @@ def _points(line: _Line) -> list[str]:
         "Assumed": line.assumes,
         "Audited": line.audited,
     }
-    points = (f"  - {_text(what)}: {_text(text)}" for what, text in front_matter.items() if text)
-    return [f"- {_text(line.name)}", *points]
+    points = (f"  - {escaped(what)}: {escaped(text)}" for what, text in front_matter.items() if text)
+    return [f"- {escaped(line.name)}", *points]
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Return a line of Markdown with markup escaped and ≥, ≤ in place of >=, <=."""
     return markdown_text(text.replace(">=", "≥").replace("<=", "≤"))
 
