@@ -11,13 +11,13 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4782,
-    "benchmarks": 10349,
+    "benchmarks": 10359,
     "cluster": 526,
     "dpaudit": 3873,
     "engine": 198,
     "engine/answer": 4338,
     "engine/attacks": 1186,
-    "engine/cli": 2288,
+    "engine/cli": 2310,
     "engine/data": 3602,
     "engine/estimate": 1366,
     "engine/figures": 587,
@@ -26,7 +26,7 @@ LIMITS = {
     "engine/planning": 701,
     "engine/report": 868,
     "engine/request": 2726,
-    "engine/run": 3018,
+    "engine/run": 3156,
     "engine/sweep": 1075,
     "estimators": 11176,
     "examples": 1578,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1313,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 77388,
+    "tests": 77455,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
