@@ -60,7 +60,7 @@ $(LOWEST)/.installed: pyproject.toml requirements/lowest.txt
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c requirements/lowest.txt torch
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c requirements/lowest.txt \
-		-e ".[accounting,cluster,dev,diffprivlib,endpoint,mlflow,opacus,text]"
+		-e ".[accounting,cluster,dev,diffprivlib,endpoint,mlflow,opacus,text,wandb]"
 	touch $@
 
 # An hour of odd tables, specs, data files and run folders; FUZZ="--cases 20000 --seed 7" for so many.

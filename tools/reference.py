@@ -100,7 +100,7 @@ def _fields(part: type, links: Mapping[str, str] = MappingProxyType({})) -> str:
 
 def commands_page() -> str:
     """Return the page of every command with its `--help` text."""
-    context = click.Context(command_line, info_name="dpaudit", max_content_width=90)
+    context = click.Context(command_line, info_name="dpaudit", terminal_width=90)
     parts = ["# Commands\n", _help(context)]
     parts += [text for name in command_line.list_commands(context) for text in _commands(context, name, "##")]
     return "\n".join(parts)
@@ -110,7 +110,7 @@ def _commands(parent: click.Context, name: str, heading: str) -> Iterator[str]:
     assert isinstance(parent.command, click.Group)
     command = parent.command.get_command(parent, name)
     assert command is not None
-    context = click.Context(command, info_name=name, parent=parent, max_content_width=90)
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=90)
     yield f"{heading} `{context.command_path}`\n\n{_help(context)}"
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):

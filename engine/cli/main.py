@@ -403,11 +403,13 @@ def _show_stored(place: str | Path, *, quiet: bool, as_json: bool, verbose: bool
     help="File to which the entry is appended.",
 )
 @click.option("--seed", type=int, help="Seed of the run.  [default: drawn at random]")
-def register(spec: Path, unit: str, output: str | Path | None, registry: Path, seed: int | None) -> None:
-    """Register the run of SPEC before it starts, so that a stranger can check its answer.
+@json_option
+def register(spec: Path, unit: str, output: str | Path | None, registry: Path, seed: int | None, as_json: bool) -> None:
+    """Register the run of SPEC before it starts.
 
-    The registry gets the claim, the protocol and a commitment to plan and seed, which the run folder opens. Publish the
-    registry now and the folder after the run; `dpaudit resume` runs the plan.
+    A stranger can then check its answer by `dpaudit verify`. The registry gets the claim, the protocol and a commitment
+    to plan and seed, which the run folder opens. Publish the registry now and the folder after the run; `dpaudit
+    resume` runs the plan.
     """
     from dpaudit.engine.request.loading import load_spec
     from dpaudit.engine.run import registration
@@ -416,8 +418,12 @@ def register(spec: Path, unit: str, output: str | Path | None, registry: Path, s
     audit_spec = load_spec(spec)
     folder = output or default_run_folder(audit_spec)
     registered = registration.register(audit_spec, unit=unit, output=folder, registry=registry, seed=seed)
-    show(f"registered as number {len(registered.entries)} in {registry}: {registration.sha256(registered.entries[-1])}")
-    show(f"publish this hash, then run `dpaudit resume {shlex.quote(str(folder))}`")
+    number, digest = len(registered.entries), registration.sha256(registered.entries[-1])
+    if as_json:
+        show_lines(in_json({"folder": str(folder), "entry": registered.entry, "hash": digest}))
+    else:
+        show(f"registered as number {number} in {registry}: {digest}")
+        show(f"publish this hash, then run `dpaudit resume {shlex.quote(str(folder))}`")
 
 
 @main.command()
@@ -425,14 +431,16 @@ def register(spec: Path, unit: str, output: str | Path | None, registry: Path, s
 @click.option("--registry", type=click.Path(path_type=Path), help="The registry, which also has later registrations.")
 @click.option("--replay", is_flag=True, help="Run all units again, with code and data, and compare every bit.")
 @allow_options("code", "network", "files")
-def verify(run: str | Path, registry: Path | None, replay: bool, **allowed: bool) -> None:
-    """Check the registered run in folder RUN, without its model and data.
+@json_option
+def verify(run: str | Path, registry: Path | None, replay: bool, as_json: bool, **allowed: bool) -> None:
+    """Check a registered run without model and data.
 
     Prints what was checked, and what no check can know. A rejected run ends with exit code 3.
     """
     from dpaudit.engine.run import verifying
 
-    show_lines("\n".join(verifying.verify(run, registry=registry, replay=replay, **allowed).lines))
+    verification = verifying.verify(run, registry=registry, replay=replay, **allowed)
+    show_lines(in_json(verification) if as_json else "\n".join(verification.lines))
 
 
 @main.command()
@@ -463,11 +471,12 @@ def card(run: str | Path, output: Path | None, html: Path | None, as_json: bool)
 @click.argument("run", metavar="RUN", type=PLACE)
 @click.option("--output", "-o", type=OUTPUT_FILE, help="Write the annex to this file instead of standard output.")
 @click.option("--html", type=OUTPUT_FILE, help="Also write it as a page to this file.")
-def annex(run: str | Path, output: Path | None, html: Path | None) -> None:
-    """Print what RUN tested, by the headings of NIST SP 800-226, EDPB opinion 28/2024 and the AI Act.
+@json_option
+def annex(run: str | Path, output: Path | None, html: Path | None, as_json: bool) -> None:
+    """Print an annex of RUN for an authority.
 
-    Each answer is from the run folder, or "not tested". It is no statement of compliance. RUN is a path or a URI;
-    nothing runs.
+    It has the headings of NIST SP 800-226, EDPB opinion 28/2024 and the AI Act. Each answer is from the run folder, or
+    "not tested". It is no statement of compliance. RUN is a path or a URI; nothing runs.
     """
     from dpaudit.engine.run.annex import Annex
     from dpaudit.plain_files import write_user_file
@@ -475,8 +484,8 @@ def annex(run: str | Path, output: Path | None, html: Path | None) -> None:
     answers = Annex.of(run)
     if output is not None:
         write_user_file(output, answers.markdown().encode())
-    else:
-        show_lines(answers.markdown().rstrip())
+    if as_json or output is None:
+        show_lines(in_json(dict(answers.sections)) if as_json else answers.markdown().rstrip())
     if html is not None:
         write_user_file(html, answers.page().encode())
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from dpaudit.errors import SpecError, require
@@ -161,6 +160,8 @@ class Calibration:
             error = np.exp(log_p) - targets
             gradient = np.concatenate([[np.sum(error * logs)], error[:, 1:].sum(axis=0)])
             return -float(np.sum(targets * log_p)) / rows, gradient / rows
+
+        from scipy.optimize import minimize  # slow to import
 
         start = np.concatenate([[1.0], np.zeros(classes - 1)])
         fit = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] + [(None, None)] * (classes - 1))

@@ -163,7 +163,7 @@ def synthetic(
             claim that is not rejected hold at 95 %.
         releases: Number of releases that are compared, of which this is one, >= 1. The error is divided by it, so that
             the bounds of all hold together.
-        seed: Seed of the pairs and of all other random choices.
+        seed: Seed of the pairs and of all other random choices, >= 0.
         progress: Called with the name of each step of a large audit before it starts.
     Returns: The verdict with all tests, attacks and measures; `print` shows them.
     Raises: DataError for unsuitable tables, InputError for an argument out of range.
@@ -174,6 +174,7 @@ def synthetic(
     require(split in get_args(Split), "split must be random or other", split=split)
     require(PRINTED <= confidence < 1, f"confidence must be in [{PRINTED}, 1)", confidence=confidence)
     require(releases >= 1, "releases must be >= 1", releases=releases)
+    require(seed >= 0, "seed must be >= 0", seed=seed)
     stated = Claim(np.inf, relation=neighbours) if claim is None else parse_claim(claim, neighbours)
     compared = claim_under(stated, Relation.REPLACE, records=2 if tuned_on_holdout else 1)
     real = [data_frame(train, "training"), data_frame(holdout, "holdout")]

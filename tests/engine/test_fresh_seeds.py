@@ -13,7 +13,7 @@ import yaml
 from dpaudit import Claim, Relation
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Call, _keys_in
+from dpaudit.actors.work import Call, keys_in
 from dpaudit.engine.data.table_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.planning.plan import Plan, make_plan
@@ -90,7 +90,7 @@ def reused(plan: Plan) -> list[set[str]]:
             same = unit.label.startswith(SAME_ON_PURPOSE) or "without noise" in unit.label
             if not isinstance(unit.task, Call) or same:
                 continue
-            seed_keys = list(_keys_in(unit.task))
+            seed_keys = list(keys_in(unit.task))
             results += [{f"{unit.label} reads {key} twice"} for key in set(seed_keys) if seed_keys.count(key) > 1]
             seed = dict(unit.task.arguments).get("seed")
             if seed is not None and unit.function_name not in ONLY_CHOOSE:

@@ -14,6 +14,7 @@ from numpy.random import SeedSequence
 from dpaudit import Verdict, audit, load_spec
 from dpaudit.actors.work import Call
 from dpaudit.claims import Claim, GaussianDP, Relation
+from dpaudit.engine.games.steps.dp_sgd_coins import DpSgdCoins
 from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.errors import SpecError
@@ -154,4 +155,4 @@ def test_no_training_is_said_to_have_fewer_texts_and_its_errors_are_shown(tmp_pa
 def test_check_plays_the_steps_of_a_private_fine_tuning_first() -> None:
     model = FineTunedModel(trainer=LoraFineTuning(epsilon=8.0))
     checked = load_spec({"check": {"mechanism": model, "data": MadeSentences(100)}})
-    assert [type(entry.game) for entry in checked.audits] == [DpSgdSteps, DpSgdSteps, TextCanaries]
+    assert [type(entry.game) for entry in checked.audits] == [DpSgdCoins, DpSgdSteps, DpSgdSteps, TextCanaries]
