@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import threading
 import tomllib
 from collections.abc import Iterable, Iterator, Set
@@ -25,7 +26,6 @@ from dpaudit.registry import PACKAGES, catalogue, plural
 from tests.engine.test_page_in_a_browser import BROWSER, Markup
 from tests.nightly import by_night_unless_changed
 from tests.test_pages import PAGES
-from tools import reference
 
 ROOT = Path(__file__).parent.parent
 MAKES_THE_SITE = ("mkdocs.yml", "tools/site_hook.py", "requirements/docs.txt", "docs/site.css", "docs/reference/*")
@@ -192,7 +192,11 @@ def _leaves(navigation: object) -> Iterator[str]:
 def test_the_navigation_names_every_page_and_the_reference_every_name() -> None:
     """Without MkDocs: the built site is looked at where what makes it has changed, and by night."""
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
-    navigation, generated = yaml.safe_load(f"nav:{nav}")["nav"], reference.pages()
+    navigation = yaml.safe_load(f"nav:{nav}")["nav"]
+    code = "import json; from tools import reference; print(json.dumps(reference.pages()))"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    generated: dict[str, str] = json.loads(process.stdout)  # as `make pages` writes them, in a process of its own
     assert not_in_the_navigation(navigation) == set()
     assert not_in_the_navigation([*navigation[1:], "lost.md"]) == {"index.md", "lost.md"}
     differing = [name for name, text in generated.items() if (ROOT / "docs" / name).read_text(encoding="utf-8") != text]

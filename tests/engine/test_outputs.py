@@ -186,6 +186,8 @@ def test_every_output_option_is_tested_and_uses_one_function() -> None:
         ("synthetic", "output"),
         ("card", "output"),
         ("card", "html"),
+        ("annex", "output"),
+        ("annex", "html"),
         ("records", "csv"),
         ("records", "html"),
     }
