@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 77455,
+    "tests": 77459,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
