@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ SEARCHES = 64
 class StepNoise(ABC):
     """Claimed noise of the steps of a training."""
 
+    is_independent: ClassVar[bool] = True
+    """True if the noise of a step is claimed to be independent of that of other steps."""
     grid: float = 0.0
     """Distance of neighbouring values of sums and noise, in clips; 0 if they are any numbers."""
 
@@ -53,9 +55,9 @@ class StepNoise(ABC):
     def deviation(self) -> float:
         """Standard deviation of the white noise z in one coordinate, in clips, > 0."""
 
-    @abstractmethod
     def weights(self, step: int) -> Floats:
         """Return the row of C of a step: weights of this release and of those before, the latest first."""
+        return np.ones(1)
 
     @abstractmethod
     def curve(self, step: int) -> PrivacyCurve:
@@ -81,9 +83,6 @@ class GaussianNoise(StepNoise):
     @property
     def deviation(self) -> float:
         return self.multiplier
-
-    def weights(self, step: int) -> Floats:
-        return np.ones(1)
 
     def curve(self, step: int) -> PrivacyCurve:
         return GaussianDP(1 / self.multiplier)
@@ -120,9 +119,6 @@ class DiscreteGaussianNoise(StepNoise):
     def deviation(self) -> float:
         return self.multiplier
 
-    def weights(self, step: int) -> Floats:
-        return np.ones(1)
-
     def curve(self, step: int) -> PrivacyCurve:
         return GaussianDP((1 + (self.grid / self.multiplier) ** 2 / 8) / self.multiplier)
 
@@ -147,9 +143,6 @@ class LaplaceNoise(StepNoise):
     def deviation(self) -> float:
         return math.sqrt(2) * self.scale
 
-    def weights(self, step: int) -> Floats:
-        return np.ones(1)
-
     def curve(self, step: int) -> PrivacyCurve:
         return ComposedLaplace(self.scale, 1)
 
@@ -157,6 +150,7 @@ class LaplaceNoise(StepNoise):
 class MatrixMechanism(StepNoise):
     """Gaussian noise of a matrix mechanism, for records that take part in few steps, or far apart."""
 
+    is_independent = False
     multiplier: float
     steps: int
     participations: int

@@ -18,7 +18,7 @@ from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, MatrixMechani
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answer, Answered, Verdict, decide
-from dpaudit.engine.games.steps.step_observer import StepObserver, is_independent
+from dpaudit.engine.games.steps.step_observer import StepObserver
 from dpaudit.engine.games.steps.suspects import Part, Suspect, suspects
 from dpaudit.engine.observer import compiled
 from dpaudit.engine.observer.batch_sampling import of_batches, participation_remarks, repeated_in_batches
@@ -476,7 +476,7 @@ class TrainingAudit:
         claim = Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)
         estimator = CoinAverages(delta=delta, confidence=CONFIDENCE)
         tally = estimator.tally(evidence)
-        if not is_independent(self.noise):
+        if not self.noise.is_independent:
             mu = np.array([self.noise.weights(step)[0] for step in range(self.step)])
             tally = replace(tally, relative=mu / mu[0])
         bound = estimator.find([tally])

@@ -14,7 +14,7 @@ from pathlib import Path
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.claims import Relation
 from dpaudit.engine.answer.stated_values import StatedValue
-from dpaudit.engine.run.model_card import ModelCard, Outcome, escaped
+from dpaudit.engine.run.model_card import CardLine, ModelCard, escaped
 from dpaudit.engine.run.registration import RECEIPT, REGISTRATION
 
 NOT_TESTED = "not tested"
@@ -115,7 +115,7 @@ class Annex:
         rendered: str = template.render(annex=self, warning=NO_COMPLIANCE, not_tested=NOT_TESTED)
         return rendered
 
-    def _each(self, words: Callable[[Outcome], str]) -> tuple[str, ...]:
+    def _each(self, words: Callable[[CardLine], str]) -> tuple[str, ...]:
         return tuple(words(line) for line in self.card.lines)
 
     def _labelled(self, label: str) -> tuple[str, ...]:

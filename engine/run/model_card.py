@@ -37,7 +37,7 @@ MAX_DETAILED = 3
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CardLine:
     """A verdict with its details."""
 
     name: str
@@ -65,7 +65,7 @@ class ModelCard:
     """
 
     name: str
-    lines: tuple[Outcome, ...]
+    lines: tuple[CardLine, ...]
     facts: Mapping[str, str]
     command: str
     cautions: tuple[str, ...]
@@ -162,7 +162,7 @@ class ModelCard:
         return rendered
 
 
-def _line(name: str, verdict: Verdict, claim: str, by_name: Mapping[str, StatedValue], joint: StatedValue) -> Outcome:
+def _line(name: str, verdict: Verdict, claim: str, by_name: Mapping[str, StatedValue], joint: StatedValue) -> CardLine:
     """Return a verdict with its details in `bounds.json`; for a check, with the details of the deciding test."""
     if joint and name not in by_name:
         test = joint["rests_on"].name() if joint["rests_on"] else next(iter(by_name))
@@ -182,7 +182,7 @@ def _line(name: str, verdict: Verdict, claim: str, by_name: Mapping[str, StatedV
     printed = tuple(pair for pair in pairs if pair[1] != sentence.rstrip("."))
     if result["mu"] and (gaussian := mu_line(result["mu"].number(0))):
         printed += (("Gaussian DP", gaussian.removeprefix("Gaussian DP: ")),)
-    return Outcome(
+    return CardLine(
         shortened(name),
         verdict,
         shortened(claim),
@@ -230,7 +230,7 @@ def _facts(status: RunStatus) -> dict[str, str]:
     return {name: shortened(text, 500) for name, text in facts.items() if text}
 
 
-def _points(line: Outcome) -> list[str]:
+def _points(line: CardLine) -> list[str]:
     """Return the lines of a Markdown list with the details of a verdict."""
     front_matter = {
         "Found": line.sentence,

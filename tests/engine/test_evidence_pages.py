@@ -28,7 +28,7 @@ from dpaudit.engine.games.two_world.work import accuracy_metrics
 from dpaudit.engine.report.charts import SIDE, SPAN, frontier, overview, scores
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.request.audit_spec import slug
-from dpaudit.engine.run.model_card import REJECTED, ModelCard, Outcome
+from dpaudit.engine.run.model_card import REJECTED, CardLine, ModelCard
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.signed_scores import OneRun
@@ -273,7 +273,7 @@ def long_card(count: int) -> ModelCard:
     printed = tuple((label, words) for label in labels)
     bound = "epsilon >= 1.664 at delta=0 (99.9 % confidence, finite-sample, confirmatory run)"
     lines = tuple(
-        Outcome("audit " * 20, verdict, "epsilon 1 at delta 0", bound, 1.6, 0.0, words[:400], printed, words, words)
+        CardLine("audit " * 20, verdict, "epsilon 1 at delta 0", bound, 1.6, 0.0, words[:400], printed, words, words)
         for verdict in (list(Verdict) * 2)[:count]
     )
     facts = {"date": "2026", "version": "v", **dict.fromkeys(("data", "code", "spec", "results"), words)}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims.step_noise import DiscreteGaussianNoise, GaussianNoise, LaplaceNoise, StepNoise
+from dpaudit.claims.step_noise import LaplaceNoise, StepNoise
 from dpaudit.engine.games.steps.directions import SETS, WEIGHTS, Directions
 from dpaudit.engine.games.steps.guesses import AHEAD, NoiseModel, WaitingStep
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
@@ -89,7 +89,7 @@ class StepObserver:
         if noise.grid:
             self._on_weight = noise.grid * max(1, math.floor(self._on_weight / noise.grid * (1 + ROUNDED)))
         effect = float(noise.weights(0)[0]) * self._on_weight * self.directions.length
-        self._is_independent = is_independent(noise)
+        self._is_independent = noise.is_independent
         self.model = NoiseModel(self.directions, noise.deviation, effect, is_independent=self._is_independent)
         self._current = np.zeros(0)  # noise and canaries of the last step, as released
         self._released: list[Floats] = []  # noise of earlier steps, as released, that later ones are decoded with
@@ -182,8 +182,3 @@ class StepObserver:
                 along = self.directions.along[step.turn] / self.directions.length
                 noise[step.turn] -= step.coins[:, None] * along * effect
                 self._released.append(noise)
-
-
-def is_independent(noise: StepNoise) -> bool:
-    """True if the noise of a step is claimed to be independent of that of other steps."""
-    return isinstance(noise, GaussianNoise | DiscreteGaussianNoise | LaplaceNoise)
