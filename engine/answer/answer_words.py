@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from dpaudit.claims import Claim, Relation, Scope
 from dpaudit.engine.answer.record import Confirmation, Record, Test, Verb
 from dpaudit.errors import error_of_code, printable
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Validity
+from dpaudit.estimators.two_world.two_sample import RateRegions
 
 LEAST_P, MOST_P = 1e-6, 0.2
 """Smallest p-value that is computed, and the largest that is printed as a number."""
@@ -17,6 +20,8 @@ POWER = 0.9
 """Probability of detection at which sensitivity is stated."""
 MOST_SCALED = 8.0
 """Largest factor on the noise that is tried."""
+CURVE_DELTAS, CURVE_ALARMS = (0.0, 1e-5, 1e-3, 0.01, 0.1), (0.001, 0.01, 0.1, 0.3)
+"""Deltas and false positive rates at which the whole curve is printed."""
 NOT_SHOWN = (
     "A low bound is not evidence of privacy: it measures one attack on one data set.",
     "An upper end, where one is printed, bounds what this attack shows, never the mechanism's privacy loss.",
@@ -558,6 +563,17 @@ def advice(verdict: str) -> str:
 def mu_line(mu: float | None) -> str:
     """Return a limit on mu of Gaussian DP in a sentence; "" if there is none."""
     return f"Gaussian DP: every mu below {format_lower(mu)} is rejected by the same evidence" if mu else ""
+
+
+def curve_line(finding: Finding) -> str:
+    """Return what a bound shows at other deltas and false positive rates in a sentence; "" without such evidence."""
+    regions = next((each for each in getattr(finding, "evidence", ()) if isinstance(each, RateRegions)), None)
+    if regions is None or not regions.epsilon(0.0):
+        return ""
+    epsilons = ", ".join(f"{format_lower(regions.epsilon(delta))} at {delta:g}" for delta in CURVE_DELTAS)
+    misses = zip(regions.misses(np.array(CURVE_ALARMS)).tolist(), CURVE_ALARMS, strict=True)
+    rates = ", ".join(f"{format_upper(miss)} at {alarm:g}" for miss, alarm in misses)
+    return f"whole curve, all values at once: epsilon >= {epsilons} (delta); miss rate <= {rates} (false positives)"
 
 
 def details_of(finding: Finding, test: Test) -> list[str]:

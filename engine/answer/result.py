@@ -113,6 +113,11 @@ class AuditResult(Answered, Test):
         return self.finding.mu if isinstance(self.finding, Bound) else None
 
     @cached_property
+    def curve_line(self) -> str:
+        """Sentence on what the finding shows at other deltas and false positive rates; "" if it shows nothing there."""
+        return "" if self.finding is None else answer_words.curve_line(self.finding)
+
+    @cached_property
     def family_bound(self) -> FamilyBound | None:
         """Bound from the same evidence under the claim's family of curves; None at delta = 0, or if there is none.
 
@@ -274,6 +279,7 @@ class AuditResult(Answered, Test):
             f"assumed: {self.assumes}" if self.on_proxy else "",
             *([] if finding is None else [*answer_words.details_of(finding, self), self.under_family]),
             answer_words.mu_line(self.mu),
+            self.curve_line,
             *self.meaning_for_whole[1:],
             *self.chosen,
             "" if self.noise is None or self.noise.odd else self.noise.line,

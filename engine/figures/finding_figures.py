@@ -1,7 +1,8 @@
 """The figures of a finding, each drawn from the columns of one of its series together with the claim.
 
 A series is named columns (`Finding.series`). The function in `FIGURES` under the series' name takes the columns that
-it needs as keyword arguments and describes them. A series with another name, or without these columns, has no figure.
+it needs as keyword arguments and describes them. A series with another name, or without the columns that have no default,
+has no figure.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ def finding_figures(finding: Finding, claim: Claim) -> Iterator[Picture]:
     comparison = finding.comparison(claim.curve)
     for name, series in finding.series.items():
         draw, size, legend = FIGURES.get(name, (None, WIDE, ""))
-        columns = [] if draw is None else inspect.getfullargspec(draw).kwonlyargs
-        if draw is None or not set(columns) <= set(series):
+        if draw is None:
+            continue
+        signature = inspect.getfullargspec(draw)
+        columns = [name for name in signature.kwonlyargs if name in series]
+        if not set(signature.kwonlyargs) - set(signature.kwonlydefaults or ()) <= set(columns):
             continue
         figure, axes = canvas(*size)
         title = draw(axes, claim, comparison, **{column: series[column] for column in columns})
@@ -112,10 +116,13 @@ def _trade_off(
     false_positive_rate: Floats,
     members: int,
     non_members: int,
+    limit_alarm: Floats | None = None,
+    limit_hit: Floats | None = None,
 ) -> str:
     """Draw the error rates of an attack at the candidate thresholds, and the smallest that the claim allows.
 
-    Columns: both rates, shape (candidates,), and the trials of worlds 1 and 0.
+    Columns: both rates, shape (candidates,), and the trials of worlds 1 and 0; where a band gives them, lower limits of
+    the hit rate of the best test at false positive rates, which hold together.
     """
     # The axes end at the rate of half a trial.
     ends = 0.5 / max(non_members, 1), 0.5 / max(members, 1)
@@ -123,6 +130,8 @@ def _trade_off(
     alarm = np.maximum(np.append(false_positive_rate[order], 1.0), ends[0])
     hit = np.maximum(np.append(true_positive_rate[order], 1.0), ends[1])
     axes.plot(alarm, hit, color=MEMBER, label="this attack", drawstyle="steps-post")
+    if limit_alarm is not None and limit_hit is not None:
+        axes.plot(limit_alarm, limit_hit, "--", color=MEMBER, label="shown at least, all rates at once")
     axes.plot([ends[0], 1.0], [ends[0], 1.0], ":", color=QUIET, label="guessing", linewidth=1)
     rates = np.geomspace(ends[0], 1.0, 100)  # few, because a composed claim searches for each
     allowed = np.array([1 - claim.curve.miss_rate(float(rate)) for rate in rates])

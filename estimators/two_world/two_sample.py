@@ -315,6 +315,22 @@ class RateRegions:
     def profile(self, deltas: Sequence[float] | Floats) -> Floats:
         return np.array([self.epsilon(float(delta)) for delta in deltas])
 
+    def misses(self, alarms: Floats) -> Floats:
+        """Return upper limits of the trade-off function at false positive rates in [0, 1]; all hold together.
+
+        A test may be drawn at random from several, and the trade-off function of a claim covers both directions. So
+        the limits of a replay are the lower convex hull of its rates, of the rates exchanged, and of (0, 1) and (1, 0).
+        """
+        gains = [np.zeros(alarms.shape)] * self.failed_replays
+        for alarm, miss in self.rates:
+            x, y = np.concatenate([alarm, miss, [0.0, 1.0]]), np.concatenate([miss, alarm, [1.0, 0.0]])
+            order = np.lexsort((y, x))
+            x, y = x[order], y[order]
+            hull = _compiled()(x, y)
+            limits = np.interp(alarms, x[hull], y[hull]) * _ROUND_UP
+            gains.append(np.maximum(0.0, 1 - alarms - limits))
+        return np.asarray(1 - alarms - median_rule(np.stack(gains), axis=0))
+
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Compare at the point of the curve where the observed epsilon exceeds the claimed one by most."""
         claimed = np.linspace(0.0, self.epsilon(0.0), _CURVE_POINTS)
@@ -337,6 +353,8 @@ def _rounded_up(delta: float) -> float:
 
 DELTAS = np.geomspace(1e-7, 0.5, 60)
 """Deltas at which the trade-off between epsilon and delta is drawn."""
+ALARMS = np.append(np.geomspace(1e-5, 0.5, 60), 1 - np.geomspace(0.45, 1e-3, 20))
+"""False positive rates at which the limits of the trade-off function are drawn."""
 
 
 @register("estimator", "band", source="Berk and Jones (1979); Moscovich and Nadler (2017)")
@@ -396,9 +414,11 @@ class Band(TwoSample):
         return {**super().details(replays), "evidence": (regions,)}
 
     def figures(self, replays: Replays[TwoSampleTally]) -> dict[str, Series]:
-        """Return the series of a two-sample estimator, and epsilon against delta; the bands hold for all deltas."""
-        regions = self.regions(replays.tallies, failed_replays=replays.failed)
-        return {**super().figures(replays), "delta": {"delta": DELTAS, "epsilon": regions.profile(DELTAS)}}
+        """Return the series of a two-sample estimator, with what the bands show at all rates and at all deltas."""
+        regions, series = self.regions(replays.tallies, failed_replays=replays.failed), super().figures(replays)
+        limits = {"limit_alarm": ALARMS, "limit_hit": 1 - regions.misses(ALARMS)}
+        series["trade-off"] = {**series["trade-off"], **limits}
+        return {**series, "delta": {"delta": DELTAS, "epsilon": regions.profile(DELTAS)}}
 
 
 @lru_cache(maxsize=8)
