@@ -1,7 +1,7 @@
 """The figures of a finding, each drawn from the columns of one of its series together with the claim.
 
 A series is named columns (`Finding.series`). The function in `FIGURES` under the series' name takes the columns that
-it needs as keyword arguments and describes them. A series with another name, or without the columns that have no default,
+it needs as keyword arguments and describes them. A series with another name, or without a column that has no default,
 has no figure.
 """
 

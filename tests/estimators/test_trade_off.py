@@ -130,8 +130,8 @@ def test_limits_and_epsilons_say_the_same_at_every_delta() -> None:
 def test_lost_and_different_replays_count_by_the_median() -> None:
     strong, weak = (np.array([0.01]), np.array([0.05])), (np.array([0.4]), np.array([0.55]))
     at = np.array([0.0, 0.01, 0.5, 1.0])
-    one = RateRegions((weak,)).misses(at)
-    assert RateRegions((strong, weak, weak)).misses(at) == pytest.approx(one)
+    of_weak = RateRegions((weak,)).misses(at)
+    assert RateRegions((strong, weak, weak)).misses(at) == pytest.approx(of_weak)
     assert RateRegions((strong, strong, weak)).misses(at) == pytest.approx(RateRegions((strong,)).misses(at))
     assert RateRegions((strong,), failed_replays=2).misses(at) == pytest.approx(1 - at)
 
@@ -154,11 +154,12 @@ def test_ml_audit_rejects_half_the_noise_by_the_curve_and_not_at_the_printed_del
     assert result.verdict is verdict
     assert result.finding is not None
     assert result.epsilon < claim.epsilon
-    assert ("epsilon >=" in curve_line(result.finding)) and curve_line(result.finding) in result.text(verbose=True)
+    assert "epsilon >=" in result.curve_line
+    assert result.curve_line in result.text(verbose=True)
     (regions,) = [each for each in result.finding.evidence if isinstance(each, RateRegions)]
     assert (regions.misses(ALARMS) < misses_of(GaussianDP(1.0))).any() == (verdict is Verdict.VIOLATION)
-    drawn = result.finding.series["trade-off"]
-    assert drawn["limit_hit"] == pytest.approx(1 - regions.misses(np.asarray(drawn["limit_alarm"])))
+    columns = result.finding.series["trade-off"]
+    assert columns["limit_hit"] == pytest.approx(1 - regions.misses(np.asarray(columns["limit_alarm"])))
 
 
 def test_no_line_is_printed_where_nothing_is_shown() -> None:
