@@ -11,16 +11,16 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4782,
-    "benchmarks": 10359,
+    "benchmarks": 10440,
     "cluster": 526,
     "dpaudit": 3873,
     "engine": 198,
-    "engine/answer": 4338,
+    "engine/answer": 4360,
     "engine/attacks": 1186,
     "engine/cli": 2319,
     "engine/data": 3602,
     "engine/estimate": 1366,
-    "engine/figures": 587,
+    "engine/figures": 596,
     "engine/games": 18197,
     "engine/observer": 1366,
     "engine/planning": 701,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 77459,
+    "tests": 77628,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
