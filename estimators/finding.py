@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpaudit.claims import PrivacyCurve
 
 Series: TypeAlias = Mapping[str, Any]
@@ -69,6 +72,17 @@ class GaussianEvidence(CurveEvidence, Protocol):
     @property
     def mu(self) -> float:
         """Limit up to which every mu of mu-Gaussian DP is rejected, >= 0 and rounded down; 0 if none is."""
+
+
+@runtime_checkable
+class CurveLimits(CurveEvidence, Protocol):
+    """Evidence that limits a mechanism's whole curve, at all deltas and false positive rates at once."""
+
+    def epsilon(self, delta: float, /) -> float:
+        """Return the lower bound on epsilon at a delta in [0, 1]."""
+
+    def misses(self, alarms: NDArray[np.float64], /) -> NDArray[np.float64]:
+        """Return upper limits of the trade-off function at false positive rates in [0, 1]."""
 
 
 class Finding(Protocol):

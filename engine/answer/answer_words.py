@@ -11,8 +11,7 @@ from dpaudit.claims import Claim, Relation, Scope
 from dpaudit.engine.answer.record import Confirmation, Record, Test, Verb
 from dpaudit.errors import error_of_code, printable
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
-from dpaudit.estimators.finding import Comparison, Finding, Validity
-from dpaudit.estimators.two_world.two_sample import RateRegions
+from dpaudit.estimators.finding import Comparison, CurveLimits, Finding, Validity
 
 LEAST_P, MOST_P = 1e-6, 0.2
 """Smallest p-value that is computed, and the largest that is printed as a number."""
@@ -567,11 +566,11 @@ def mu_line(mu: float | None) -> str:
 
 def curve_line(finding: Finding) -> str:
     """Return what a bound shows at other deltas and false positive rates in a sentence; "" without such evidence."""
-    regions = next((each for each in getattr(finding, "evidence", ()) if isinstance(each, RateRegions)), None)
-    if regions is None or not regions.epsilon(0.0):
+    limits = next((each for each in getattr(finding, "evidence", ()) if isinstance(each, CurveLimits)), None)
+    if limits is None or not limits.epsilon(0.0):
         return ""
-    epsilons = ", ".join(f"{format_lower(regions.epsilon(delta))} at {delta:g}" for delta in CURVE_DELTAS)
-    misses = zip(regions.misses(np.array(CURVE_ALARMS)).tolist(), CURVE_ALARMS, strict=True)
+    epsilons = ", ".join(f"{format_lower(limits.epsilon(delta))} at {delta:g}" for delta in CURVE_DELTAS)
+    misses = zip(limits.misses(np.array(CURVE_ALARMS)).tolist(), CURVE_ALARMS, strict=True)
     rates = ", ".join(f"{format_upper(miss)} at {alarm:g}" for miss, alarm in misses)
     return f"whole curve, all values at once: epsilon >= {epsilons} (delta); miss rate <= {rates} (false positives)"
 
