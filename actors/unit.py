@@ -62,7 +62,8 @@ class Resources:
     """
 
     cpus: int = 1  # CPU threads, >= 1; the last digits of results may depend on it
-    gpus: float = 0.0  # share of a GPU in [0, 1]
+    # Share of a GPU in [0, 1], or a whole number of GPUs of one node, among which the unit divides its training
+    gpus: float = 0.0
     # Bytes of memory that Ray counts as taken on the node, >= 0; the unit may use more
     memory: int = field(default=0, metadata=NOT_IN_KEY)
     # Amounts of other resources of the node, sorted by name: each in [0.0001, 1], or a whole number
@@ -70,8 +71,8 @@ class Resources:
 
     def __post_init__(self) -> None:
         require(self.cpus >= 1, "cpus of a unit must be >= 1", cpus=self.cpus)
-        do = "raise run.workers to use more GPUs"
-        require(0 <= self.gpus <= 1, "gpus must be in [0, 1]: a unit computes on one GPU", do=do, gpus=self.gpus)
+        in_range = 0 <= self.gpus <= 1 or (self.gpus > 1 and float(self.gpus).is_integer())
+        require(in_range, "gpus of a unit must be in [0, 1] or a whole number", gpus=self.gpus)
         require(self.memory >= 0, "memory of a unit must be >= 0 bytes", memory=self.memory)
         object.__setattr__(self, "custom", tuple(sorted(self.custom)))
         for name, amount in self.custom:
@@ -116,9 +117,10 @@ class Resources:
 
     def compute(self, scratch: Path | None = None) -> Compute:
         """Return these resources as the `Compute` argument of mechanisms, with `scratch` as checkpoint folder."""
-        if self.gpus > 0:
-            return Compute(threads=self.cpus, device="cuda:0", scratch=scratch, device_share=self.gpus)
-        return Compute(threads=self.cpus, scratch=scratch)
+        if not self.gpus:
+            return Compute(threads=self.cpus, scratch=scratch)
+        share, processes = min(1.0, self.gpus), max(1, int(self.gpus))
+        return Compute(self.cpus, "cuda:0", scratch, device_share=share, processes=processes)
 
     def __str__(self) -> str:
         return resource_text(self.amounts, self.amounts)
@@ -233,7 +235,8 @@ class ResourceRequest:
 
     Attributes:
         cpus: CPU threads, >= 1. Default: 1.
-        gpus: Share of one GPU in [0, 1]. Units with a share below 1 share it. Default: none.
+        gpus: Share of one GPU in [0, 1]; units with a share below 1 share it. Or a whole number of GPUs of one node,
+            among which the unit divides each batch of a training. Default: none.
         memory: Memory that Ray counts as taken on the unit's node: bytes, or text such as "8GB" or "512MiB". It limits
             how many units run on a node, not what a unit uses. Default: none.
         custom: Amounts of other resources of nodes by name, such as `{"accelerator_type:H100": 0.001}`: each in

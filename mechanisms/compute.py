@@ -34,10 +34,13 @@ class Compute:
     # Folder for the checkpoints of this unit, which do not change the result; None for no checkpoints
     scratch: Path | None = None
     device_share: float = 1.0  # share of the GPU's memory available to this unit, in (0, 1]
+    # Processes that divide each batch of a training, >= 1; on GPUs, each has one of its own, from "cuda:0" on
+    processes: int = 1
 
     def __post_init__(self) -> None:
         require(self.threads >= 1, "threads must be >= 1", threads=self.threads)
         require(0 < self.device_share <= 1, "device_share must be in (0, 1]", device_share=self.device_share)
+        require(self.processes >= 1, "processes must be >= 1", processes=self.processes)
 
 
 _notes: ContextVar[list[str] | None] = ContextVar("notes of the running unit", default=None)

@@ -72,6 +72,14 @@ class FeatureChecker(Protocol):
 
 
 @runtime_checkable
+class DividedTrainer(Protocol):
+    """A trainer or learner that divides the batches of a training among `Compute.processes` processes."""
+
+    def require_divisible(self, train: Examples) -> None:
+        """Raise InputError if the batches of a training on `train` cannot be divided; nothing is trained."""
+
+
+@runtime_checkable
 class LabelMechanism(Claiming, Protocol):
     """Releases one private label for each example (registered as "mechanism")."""
 

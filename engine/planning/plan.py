@@ -30,7 +30,7 @@ from dpaudit.estimators.estimator import Estimator, share_of
 from dpaudit.estimators.one_run.signed_scores import control_estimator
 from dpaudit.locations import require_packages
 from dpaudit.mechanisms.examples import Examples, Rows
-from dpaudit.mechanisms.protocols import FeatureChecker, Learner
+from dpaudit.mechanisms.protocols import BagMechanism, DividedTrainer, FeatureChecker, LabelMechanism, Learner
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.registry import load
 
@@ -220,6 +220,7 @@ def make_plan(spec: AuditSpec) -> Plan:
         for entry, inputs in _planned(spec, audit, parts):
             if entry.game.trainings:
                 _require_trainable(entry.audit, loaded[source])
+                _require_divisible(spec, entry.audit, loaded[source])
             for each in (*entry.units, *entry.bounds):
                 larger = each.resources.scarcity > units.setdefault(each.key, each).resources.scarcity
                 if larger:  # the request of another audit that shares the unit is smaller
@@ -241,6 +242,28 @@ def _require_trainable(audit: Audit, rows: Rows) -> None:
         except InputError as err:
             kind = getattr(type(model), "registered_name", type(model).__name__)
             raise SpecError(f"{audit.name}: {name}: {kind} cannot be trained on these data: {err}") from err
+
+
+def _require_divisible(spec: AuditSpec, audit: Audit, rows: Rows) -> None:
+    """Raise SpecError if units of the audit would train on several GPUs what trains on one."""
+    reference = audit.proxy if getattr(audit.proxy, "trains", True) else None
+    requests = {
+        "mechanism": (audit.mechanism, spec.resources_of(audit).gpus),
+        "proxy": (getattr(reference, "model", reference), spec.run.resources.per_unit().gpus),
+    }
+    for name, (part, gpus) in requests.items():
+        if gpus <= 1 or part is None or isinstance(part, LabelMechanism | BagMechanism):
+            continue
+        kind = getattr(type(part), "registered_name", type(part).__name__)
+        if not isinstance(part, DividedTrainer) or not isinstance(rows, Examples):
+            raise SpecError(
+                f"{audit.name}: {name}: {kind} trains on one GPU, and `resources` request {gpus:g} for each unit. "
+                "Request at most 1; more `workers` use more GPUs"
+            )
+        try:
+            part.require_divisible(rows)
+        except InputError as err:
+            raise SpecError(f"{audit.name}: {name}: {kind} cannot be trained on {gpus:g} GPUs: {err}") from err
 
 
 def _models(part: Any, depth: int) -> Iterator[FeatureChecker]:

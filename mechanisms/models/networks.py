@@ -68,6 +68,15 @@ class StackTrainer:
         if not getattr(self.recipe, "takes_any_shape", False):
             self.recipe.meta_module(shape, train.classes)
 
+    def require_divisible(self, train: Examples) -> None:
+        """Raise InputError for a network with batch norm, which needs the whole batch in one process."""
+        from dpaudit.mechanisms.training.inputs import example_shape
+        from dpaudit.mechanisms.training.kernels import couples_examples
+
+        module = self.recipe.meta_module(example_shape(train.features), train.classes)
+        problem = "batch norm couples the examples of a batch, which several GPUs would divide"
+        require(not couples_examples(module), problem, do="use norm: group, or gpus of at most 1")
+
     def fit_stack(
         self,
         features: Features,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import printable, shortened
 from dpaudit.mechanisms.compute import Compute, TrainingError, leave_note
+from dpaudit.mechanisms.training.divided import current_group
 from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.mechanisms.training.stack import NetworkModel
@@ -93,7 +94,7 @@ class TrainingCheckpoint:
         self._write(None)
 
     def _write(self, running: dict[str, Any] | None) -> None:
-        if self._path is None:
+        if self._path is None or ((group := current_group()) is not None and group.rank):
             return
         finished = [_pack_outcome(outcome) for outcome in self.finished]
         state = {"digest": self._digest, "finished": finished, "running": running}

@@ -23,6 +23,7 @@ from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.gpu_memory import digest_if_shared, may_stay, on_device
 from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.divided import current_group
 from dpaudit.mechanisms.training.inputs import Scaling, as_array, scale_inputs, scaling_of, stack_scaling
 from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped, Loss, Vmapped, draw_weights
 from dpaudit.mechanisms.training.optimizers import Optimizer, schedule_factor
@@ -130,6 +131,7 @@ class Stack:
         self.relabel([torch.from_numpy(np.array(task.labels)) for task in self.tasks])
         self._one_hot = torch.eye(classes, device=self.device)
         self._counts = torch.from_numpy(self.counts)[:, None].to(self.device)
+        self.group = current_group()
         self.steps_done = 0  # steps of the current epoch that were done before an interruption
         # Called after each step that may be the last of an attempt.
         self.after_step: Callable[[], object] = lambda: None
@@ -140,7 +142,8 @@ class Stack:
     def run_epoch(self, epoch: int) -> None:
         orders = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         permutations = [rng.permutation(n) for rng, n in zip(orders, self.counts, strict=True)]
-        if isinstance(self.kernel, CompiledMlp) and not self.augment.draws and not self.recipe.mixup:
+        whole_epochs = not (self.augment.draws or self.recipe.mixup or self.group)
+        if isinstance(self.kernel, CompiledMlp) and whole_epochs:
             self._run_compiled(self.kernel, epoch, permutations)
             return
         size = self.recipe.batch_size
@@ -171,11 +174,25 @@ class Stack:
                 partners = self._partners(orders, self.counts[:active] - begin, end - begin)
                 inputs, targets = mix_up(inputs, targets, share, partners)
             parameters, gradient = self.parameters[:active], self.gradient[:active]
-            self.losses[:active] += self.kernel.gradient(parameters, inputs, targets, coefficients, gradient)
+            self.losses[:active] += self._gradient(parameters, inputs, targets, coefficients, gradient)
             self.optimizer.step(parameters, gradient, self._rate(epoch, step, active))
             self.steps_done = step + 1
             self.after_step()
         self.steps_done = 0
+
+    def _gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
+    ) -> Tensor:
+        """Return `Kernel.gradient` of a batch, which the processes of the training divide."""
+        if self.group is None:
+            return self.kernel.gradient(parameters, inputs, targets, coefficients, out)
+        inputs, targets, coefficients = (part[:, self.group.share] for part in (inputs, targets, coefficients))
+        if inputs.shape[1]:
+            losses = self.kernel.gradient(parameters, inputs, targets, coefficients, out)
+        else:
+            losses = out.zero_().new_zeros(len(out))
+        self.group.add(out, losses)
+        return losses
 
     def _run_compiled(self, kernel: CompiledMlp, epoch: int, permutations: list[NDArray[np.int64]]) -> None:
         """Run the epoch model by model, which needs no padding and keeps a model's weights in the CPU cache."""

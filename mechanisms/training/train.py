@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpaudit.mechanisms.compute import Compute, TrainingError, leave_note
@@ -27,6 +29,7 @@ from dpaudit.mechanisms.gpu_memory import (
 )
 from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.checkpoint import TrainingCheckpoint, training_digest
+from dpaudit.mechanisms.training.divided import current_group, train_divided
 from dpaudit.mechanisms.training.inputs import as_array, example_shape
 from dpaudit.mechanisms.training.kernels import CrossEntropy, Loss, couples_examples
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
@@ -46,11 +49,13 @@ def train_stack(
     loss: Loss | None = None,
     plan: StackPlan | None = None,
     stack_type: Callable[..., Stack] | None = None,
+    others_type: Callable[..., Stack] | None = None,
     key_parts: tuple[object, ...] = (),
 ) -> list[NetworkModel | TrainingError]:
     """Train one model for each task; returns the model, or an error if its loss is no longer finite.
 
-    `key_parts` identify the training in the digest of its checkpoint, if `stack_type` alone does not.
+    `key_parts` identify the training in the digest of its checkpoint, if `stack_type` alone does not. Of a training
+    in several processes, `others_type` builds the stacks of those that return nothing; None for `stack_type`.
 
     If a stack does not fit in the GPU's memory, it is trained as stacks of half its size, and a note says so.
 
@@ -63,23 +68,48 @@ def train_stack(
             plan = single_plan(recipe, shape, classes)
         else:
             plan = default_plan(recipe, shape, classes=classes, models=len(tasks), rows=rows, compute=compute)
-    torch.set_num_threads(compute.threads)
     array = as_array(features)
     data_digest = digest_if_shared(features) or (digest_of(array) if compute.scratch else None)
+    settings = key_parts or (recipe, plan, loss, stack_class)
+    digest = training_digest((*settings, data_digest), tasks) if compute.scratch else ""
+    train, train_others = (
+        partial(
+            _train_stacks,
+            partial(kind, recipe, classes=classes, loss=loss, plan=plan),
+            partial(NetworkModel, recipe, tuple(array.shape[1:]), classes),
+            plan.size,
+            tasks,
+            array,
+            data_digest,
+            digest,
+        )
+        for kind in (stack_class, others_type or stack_class)
+    )
+    return train(compute) if compute.processes == 1 else train_divided(train, train_others, compute)
+
+
+def _train_stacks(
+    build_stack: Callable[..., Stack],
+    build_model: Callable[..., NetworkModel],
+    planned_size: int,
+    tasks: Sequence[TrainingTask],
+    array: NDArray[np.float32],
+    data_digest: str | None,
+    digest: str,
+    compute: Compute,
+) -> list[NetworkModel | TrainingError]:
+    """Train the stacks one after another, as in `train_stack`; `digest` is that of the checkpoint."""
+    torch.set_num_threads(compute.threads)
     # Otherwise a GPU may use other algorithms, with other rounding, in each run.
     torch.backends.cudnn.deterministic = True
     data = on_device(array, compute, data_digest)
-    settings = key_parts or (recipe, plan, loss, stack_class)
-    digest = training_digest((*settings, data_digest), tasks) if compute.scratch else ""
-    build_model = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
-    checkpoint = TrainingCheckpoint(compute, digest, build_model)
+    checkpoint = TrainingCheckpoint(compute, digest, partial(build_model, compute=compute))
     outcomes: list[NetworkModel | TrainingError] = list(checkpoint.finished)
-    build_stack = partial(stack_class, recipe, data, classes=classes, loss=loss, plan=plan)
-    size, has_smaller_stacks = checkpoint.stack_size or plan.size, False
+    size, has_smaller_stacks = checkpoint.stack_size or planned_size, False
     while len(outcomes) < len(tasks):
         first = len(outcomes)
         group = tasks[first : first + size]
-        trained = _train_if_it_fits(partial(build_stack, group, first=first), checkpoint, compute)
+        trained = _train_if_it_fits(partial(build_stack, data, group, first=first), checkpoint, compute)
         if trained is None:
             checkpoint.discard_state()
             if not release_resident(keep=data):
@@ -87,13 +117,13 @@ def train_stack(
                     raise TrainingError(NO_ROOM_FOR_A_MODEL)
                 size = -(-len(group) // 2)
             continue
-        has_smaller_stacks |= len(group) < len(tasks[first : first + plan.size])
+        has_smaller_stacks |= len(group) < len(tasks[first : first + planned_size])
         outcomes += trained
         if len(outcomes) < len(tasks):
             checkpoint.finish(outcomes)
     if has_smaller_stacks:
         leave_note(
-            f"stacks of {plan.size} models did not fit in the GPU's memory, so models were trained in stacks of "
+            f"stacks of {planned_size} models did not fit in the GPU's memory, so models were trained in stacks of "
             f"{size}. This changes results by rounding only"
         )
     return outcomes
@@ -116,7 +146,7 @@ def _train_if_it_fits(
             checkpoint.keep(stack, epoch + 1)
         return stack.outcomes(compute)
     except RuntimeError as error:
-        if not is_out_of_memory(error):
+        if not is_out_of_memory(error) or current_group() is not None:
             raise
         return None
 

@@ -29,8 +29,9 @@ def test_each_kind_has_the_capacity_left_by_the_others() -> None:
 def test_a_share_of_a_gpu_is_on_one_gpu() -> None:
     assert Nodes(({"CPU": 16.0, "GPU": 2.0},)).worker_counts({Resources(1, 0.6): 9}) == {Resources(1, 0.6): 2}
     assert Nodes(({"CPU": 16.0, "GPU": 1.0},)).worker_counts({Resources(1, 0.1): 99}) == {Resources(1, 0.1): 10}
-    for gpus in (1.5, 4.0, -1.0, math.nan):
-        with pytest.raises(InputError, match=r"gpus must be in \[0, 1\]: a unit computes on one GPU"):
+    assert Nodes(({"CPU": 16.0, "GPU": 5.0},)).worker_counts({Resources(1, 2.0): 9}) == {Resources(1, 2.0): 2}
+    for gpus in (1.5, -1.0, math.inf, math.nan):
+        with pytest.raises(InputError, match=r"gpus of a unit must be in \[0, 1\] or a whole number"):
             Resources(1, gpus)
 
 

@@ -147,7 +147,7 @@ def test_former_names_of_fields_are_refused_with_the_new_name() -> None:
             'memory must be a number of bytes, or text such as "8GB" or "512MiB", got \'8 apples\'',
         ),
         ({"memory": -1}, "memory of a unit must be >= 0 bytes, got -1"),
-        ({"gpus": 4}, r"gpus must be in \[0, 1\]: a unit computes on one GPU, got 4.0; raise run.workers to use more"),
+        ({"gpus": 1.5}, r"gpus of a unit must be in \[0, 1\] or a whole number, got 1.5"),
         ({"cpus": 0}, "cpus of a unit must be >= 1, got 0"),
         ({"custom": {"GPU": 1}}, "must have a name of its own, got 'GPU'"),
         ({"gpu": 1}, "has no field 'gpu'; it has cpus, gpus, memory, custom; did you mean 'gpus'"),

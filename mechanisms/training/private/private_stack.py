@@ -73,6 +73,9 @@ def train_private_stack(
 
     gradients = canaries or weight_records or []
     canary_bytes = [None if canary is None else canary.tobytes() for canary in gradients]
+    build_stack = partial(
+        stack_class, steps=steps, canaries=canaries or weight_records, on_weights=bool(weight_records)
+    )
     return train_stack(
         recipe,
         features,
@@ -80,14 +83,8 @@ def train_private_stack(
         classes=classes,
         compute=compute,
         plan=plan,
-        stack_type=partial(
-            stack_class,
-            steps=steps,
-            canaries=canaries or weight_records,
-            on_weights=bool(weight_records),
-            observer=observer,
-            step_canary=step_canary,
-        ),
+        stack_type=partial(build_stack, observer=observer, step_canary=step_canary),
+        others_type=partial(build_stack, observer=None, step_canary=None),
         key_parts=(recipe, steps, stack_class, plan, canary_bytes),
     )
 
@@ -146,6 +143,8 @@ class PrivateStack(Stack):
             self.sum_gradients(batch, canaries)
             if deviation := self.noise_deviation(last=step == total - 1):
                 self.add_noise(noises, deviation)
+            if self.group is not None:  # the unit's process alone has the observer and the canary of an attack
+                self.group.follow_first(self.gradient)
             rate = self._rate_at(step / total)
             if isinstance(self.kernel, CompiledMlp):  # torch would start its threads
                 np.divide(self.gradient.numpy(), np.float32(self.recipe.batch_size), out=self.gradient.numpy())
@@ -202,6 +201,8 @@ class PrivateStack(Stack):
     def sum_gradients(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
         """Writes each model's sum of clipped gradients to `gradient`; canaries (models, P) may be zeros."""
         clip = self.private.clip
+        if self.group is not None:
+            batch = [positions[self.group.share] for positions in batch]
         if isinstance(self.kernel, CompiledMlp):
             sizes = [len(positions) for positions in batch]
             models, picked = np.repeat(np.arange(len(batch)), sizes), np.concatenate(batch)
@@ -213,6 +214,8 @@ class PrivateStack(Stack):
             self.kernel.clipped_gradient(self.parameters, *self.examples_of(batch), clip, self.gradient)
         else:
             self.gradient.zero_()
+        if self.group is not None:
+            self.group.add(self.gradient)
         if canaries is not None:
             norms = canaries.abs() if self.record_weights else canaries.norm(dim=1, keepdim=True)
             self.add_canaries(canaries * clip_factors(norms, clip))
