@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
-    "actors": 4782,
+    "actors": 4785,
     "benchmarks": 10440,
     "cluster": 526,
     "dpaudit": 3873,
@@ -23,7 +23,7 @@ LIMITS = {
     "engine/figures": 596,
     "engine/games": 18197,
     "engine/observer": 1366,
-    "engine/planning": 701,
+    "engine/planning": 724,
     "engine/report": 868,
     "engine/request": 2726,
     "engine/run": 3156,
@@ -38,14 +38,14 @@ LIMITS = {
     "language_models/front_door": 1297,
     "language_models/games": 641,
     "language_models/mechanisms": 3026,
-    "mechanisms": 14354,
+    "mechanisms": 14590,
     "papers": 6823,
     "synthetic_tables": 1,
     "synthetic_tables/attacks": 461,
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 77628,
+    "tests": 77816,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
