@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.data.in_memory import table as table
     from dpaudit.engine.estimate.estimating import Estimate as Estimate
     from dpaudit.engine.estimate.estimating import estimate as estimate
+    from dpaudit.engine.estimate.scorer import membership_scorer as membership_scorer
     from dpaudit.engine.observer.training_audit import TrainingAudit as TrainingAudit
     from dpaudit.engine.observer.training_audit import TrainingResult as TrainingResult
     from dpaudit.engine.request.audit_spec import Audit as Audit
@@ -121,6 +122,7 @@ _HOMES = {
     "load_spec": "dpaudit.engine.request.loading",
     "log_to_mlflow": "dpaudit.engine.cli.trackers",
     "log_to_wandb": "dpaudit.engine.cli.trackers",
+    "membership_scorer": "dpaudit.engine.estimate.scorer",
     "objective": "dpaudit.engine.sweep.objective",
     "preflight": "dpaudit.language_models.canary_texts.loss_record",
     "rank_synthetic": "dpaudit.synthetic_tables.front_door.ranking",

@@ -62,7 +62,8 @@ _NEXT_BY_RULE = {
     "results-change": "Make each call depend on its rows and generator alone: no counter, clock or cache. Then check "
     "again in a new process.",
     "independence-not-stated": "Name the method: `--method two-samples` if each row comes from a separate training, "
-    "else `--method simultaneous-guess-count`, for many canaries of one training.",
+    "`--method random-subset` if a shuffled split chose the rows of one training, else `--method "
+    "simultaneous-guess-count`, for many canaries of one training, each with its coin.",
     "split-not-random": "Split the records (all rows of a person together) uniformly at random, fit the generator "
     "again on one part, and audit it with the other part.",
     "without-noise": "Add noise to every gradient of every step: call `step` of the private optimizer, and give it all "

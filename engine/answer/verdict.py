@@ -235,7 +235,7 @@ class Answer:
         """Return the answer for a notebook: a badge, labelled lines, a bar for the bound, and `rest` folded below."""
         badge = f'<b style="background:{COLOURS[self.verdict]};color:#fff;border-radius:9px;padding:2px 9px">'
         rows = "".join(
-            f'<tr><th style="text-align:left;vertical-align:top;padding-right:12px">{escape(label)}</th>'
+            f'<tr><th style="text-align:left;vertical-align:top;padding-right:12px;white-space:nowrap">{escape(label)}</th>'
             f'<td style="text-align:left">{escape(printable(text))}</td></tr>'
             for label, text in self.below_sentence
         )

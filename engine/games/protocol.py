@@ -340,6 +340,7 @@ class Setting:
         measures_ceiling: True if a game with one training also trains without privacy, so that its maximum detectable
             epsilon is what its attack shows of such a model. Configurations of a sweep share that training.
         reference_resources: Resources of a unit that trains the attacker's reference model.
+        metrics: The user's metrics of utility, by name.
     """
 
     mechanism: Any
@@ -356,6 +357,7 @@ class Setting:
     first_seed: Seed | None = None
     measures_ceiling: bool = False
     reference_resources: Resources = Resources()
+    metrics: Mapping[str, Callable[..., float]] = field(default_factory=dict)
 
     @property
     def search_seed(self) -> Seed:

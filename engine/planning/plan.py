@@ -345,6 +345,7 @@ def _plan_audit(
         measures_ceiling=spec.sweep is not None,
         # Equal CPUs, so that a worker of any unit of the audit can run those that request less of the others.
         reference_resources=dataclasses.replace(spec.run.resources.per_unit(), cpus=resources.cpus),
+        metrics=audit.metrics,
     )
     work = Work()
     game: Played = audit.game.play(setting, work)

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -28,7 +28,7 @@ from dpaudit.errors import AuditError, InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import check_fields
-from dpaudit.mechanisms.adapters.user_code import lacks_claim
+from dpaudit.mechanisms.adapters.user_code import code_of, lacks_claim
 from dpaudit.mechanisms.protocols import Claiming, LabelMechanism, StepLearner
 from dpaudit.registry import catalogue, load
 
@@ -75,6 +75,9 @@ class Audit:
         name: Name in reports, unique within a spec.
         resources: Resources of each unit that runs the mechanism, instead of those of `run.resources`. Fields that are
             absent are those of `run.resources`. Units of a label mechanism, which trains nothing, hold CPUs alone.
+        metrics: Your metrics of utility on the test part, which a sweep may optimise: from a name to a function, or its
+            path "module:name". It takes labels, integers of shape (n,), and probabilities, shape (n, classes), and
+            returns a number.
     """
 
     mechanism: Any = field(metadata={"kind": "mechanism"})
@@ -89,9 +92,17 @@ class Audit:
     stop: StopRule | None = None
     name: str = "audit"
     resources: ResourceRequest | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name in self.metrics:
+            require(name.isidentifier(), "names of metrics must be letters, digits and _, such as macro_f1", name=name)
+        metrics = {
+            name: code_of(metric, field=f"metrics.{name}", arguments=("labels", "probabilities"))
+            for name, metric in self.metrics.items()
+        }
+        object.__setattr__(self, "metrics", metrics)
 
     def effective_claim(self) -> Claim:
         """Return the claim that the bound is compared with."""

@@ -416,8 +416,9 @@ class _SweepRun:
         """Return a configuration with the state after its audit."""
         if configuration.state != AUDITED or result is None:
             return configuration
-        if result.finding is not None:
-            return with_metric(configuration, result.metrics, self.request.sweep.metric)
+        metric = self.request.sweep.metric
+        if result.finding is not None and (metric in result.metrics or not result.failures):
+            return with_metric(configuration, result.metrics, metric)
         if not result.failures:
             return replace(configuration, state=STOPPED)
         why = next((f"{failure.label}: {failure.error}" for failure in result.failures if not failure.skipped), "")

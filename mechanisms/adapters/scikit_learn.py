@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
-from dpaudit.locations import has_location
+from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.user_code import (
     ClaimedByUser,
     ModelOfUserCode,
@@ -31,6 +31,9 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import constant_model, tabular_input
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.registry import register
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")
 """Classes that support pandas' categories, and pipelines, whose steps name the columns."""
@@ -124,6 +127,26 @@ def _from_settings(value: Any) -> Any:
         case Mapping():
             return {key: _from_settings(item) for key, item in value.items()}
     return value
+
+
+def _as_plain(value: Any) -> Any:
+    """Return described parameters as a spec holds them; code that no other process can import stays itself."""
+    match value:
+        case Settings():
+            return {"estimator": _place(value.estimator), "parameters": _as_plain(value.parameters)}
+        case _Imported():
+            return {"imported": _place(value.imported)}
+        case _Pairs():
+            return {"pairs": [[_as_plain(key), _as_plain(item)] for key, item in value.pairs]}
+        case list() | tuple():
+            return [_as_plain(item) for item in value]
+        case Mapping():
+            return {key: _as_plain(item) for key, item in value.items()}
+    return value
+
+
+def _place(code: Any) -> Any:
+    return code if code.__module__ == "__main__" or "<" in location(code) else location(code)
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -256,7 +279,8 @@ def _check(estimator: Any) -> None:
         hasattr(estimator, "predict_proba"),
         f"{name} must have predict_proba with these parameters",
         do="choose a loss or option with probabilities, or wrap the classifier in "
-        "sklearn.calibration.CalibratedClassifierCV; audit a regressor by its coefficients, with `from_summary`",
+        "sklearn.calibration.CalibratedClassifierCV; a regressor is not a mechanism of a spec, but `from_sklearn` makes "
+        "a function of it, for `check` with a schema",
     )
     try:
         clone(estimator)
@@ -271,24 +295,49 @@ def _check(estimator: Any) -> None:
 
 def from_sklearn(
     estimator: Any, claim: Claim | None = None, *, categories: Literal["auto", "one-hot", "native"] = "auto"
-) -> SklearnClassifier:
-    """Return a scikit-learn compatible classifier for `LP1ST(1.0, model=from_sklearn(...))`, or as a mechanism.
+) -> Any:
+    """Return a `SklearnClassifier` for `LP1ST(1.0, model=from_sklearn(...))`, or as a mechanism.
+
+    A regressor becomes a function on rows for `dpaudit.check(from_sklearn(Ridge()), claim=..., schema=...)`: it is
+    fitted to predict the last column of the schema from the others, and the fitted regressor is what the attacker sees.
 
     Args:
-        estimator: An unfitted classifier with `predict_proba`, or its class. It is not changed, and its `random_state`
-            is not used, because seeds come from the plan.
-        claim: The claim of the classifier, if it is the mechanism. None to measure how much it leaks.
-        categories: Encoding of categorical columns; see `SklearnClassifier`.
+        estimator: An unfitted classifier with `predict_proba`, a regressor, or its class. It is not changed, and its
+            `random_state` is not used, because seeds come from the plan.
+        claim: The claim of the estimator, if it is the mechanism. None to measure how much a classifier leaks.
+        categories: Encoding of categorical columns; see `SklearnClassifier`. A regressor gets the columns as they are.
     Raises: InputError for other objects.
     """
+    from sklearn.base import RegressorMixin
+
+    if not isinstance(estimator, type):
+        require(
+            callable(getattr(estimator, "get_params", None)),
+            "from_sklearn needs an estimator with get_params and predict_proba",
+            do="for any other code use from_callable",
+            given=type(estimator).__name__,
+        )
+    kind = estimator if isinstance(estimator, type) else type(getattr(estimator, "_final_estimator", estimator))
+    if issubclass(kind, RegressorMixin):
+        settings = Settings(estimator, {}) if isinstance(estimator, type) else _settings_of(estimator)
+        function = partial(fitted_regressor, estimator=_as_plain(settings))
+        if claim is not None:
+            function.claim = claim  # type: ignore[attr-defined]  # where `check` looks for the claim of a function
+        return function
     if isinstance(estimator, type):
         return SklearnClassifier(estimator, {}, categories, claim)
-    require(
-        callable(getattr(estimator, "get_params", None)),
-        "from_sklearn needs an estimator with get_params and predict_proba",
-        do="for any other code use from_callable",
-        given=type(estimator).__name__,
-    )
     _check(estimator)
     settings = _settings_of(estimator)
     return SklearnClassifier(settings.estimator, settings.parameters, categories, claim)
+
+
+def fitted_regressor(rows: pd.DataFrame, rng: np.random.Generator, *, estimator: Any) -> Any:
+    """Return a new regressor, fitted to predict the last column of `rows` from the others.
+
+    Args:
+        estimator: Its class and parameters, as `from_sklearn` describes them.
+    """
+    regressor = _as_settings(estimator, "estimator").make()
+    seeded = [name for name in sorted(regressor.get_params()) if name.rpartition("__")[2] == "random_state"]
+    regressor.set_params(**{name: int(rng.integers(2**31)) for name in seeded})
+    return regressor.fit(rows.iloc[:, :-1], rows.iloc[:, -1])

@@ -257,6 +257,46 @@ def test_a_metric_of_the_other_kind_of_table_is_refused_before_anything_runs(tmp
     assert not (tmp_path / "run").exists()
 
 
+def share_of_class_one(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
+    """A metric of a user: share of the rows of class 1 that are predicted as such."""
+    return float((probabilities.argmax(axis=1) == 1)[labels == 1].mean())
+
+
+def fails(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
+    raise ValueError("no such class")
+
+
+def test_a_metric_of_the_user_chooses_the_best_configuration(tmp_path: Path) -> None:
+    """A sharpness of 0 makes the answers equal, so class 0 is predicted for all rows."""
+    spec = base(
+        metrics={"recall_of_one": "tests.engine.test_sweep:share_of_class_one"},
+        grid={"mechanism.sharpness": [1.0, 0.0]},
+        sweep={"maximise": "recall of one"},
+        game={"name": "label-canaries", "replays": 1},
+    )
+    result = sweep(spec, output=tmp_path / "run", quiet=True)
+    assert result.get_best_result().config == {"mechanism.sharpness": 1.0}
+    assert result[1].metrics["recall_of_one"] == 0.0
+    assert result[0].metrics["recall_of_one"] > 0.5
+    again = restore_sweep(tmp_path / "run")
+    assert again[0].metrics["recall_of_one"] == result[0].metrics["recall_of_one"]
+
+
+def test_a_metric_that_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match=r"metrics\.f1 must take \(labels, probabilities\)"):
+        read_request(base(metrics={"f1": "math:sqrt"}, grid=GRID))
+    with pytest.raises(AuditError, match="names of metrics must be letters"):
+        read_request(base(metrics={"macro f1": "tests.engine.test_sweep:share_of_class_one"}, grid=GRID))
+    spec = base(
+        metrics={"f1": "tests.engine.test_sweep:fails"},
+        grid={"mechanism.epsilon": [1.0]},
+        sweep={"maximise": "f1"},
+        game={"name": "label-canaries", "replays": 1},
+    )
+    with pytest.raises(RunError, match="metric 'f1' must return a number: ValueError: no such class"):
+        sweep(spec, output=tmp_path / "run", quiet=True)
+
+
 @unit
 def measure_anything() -> NearestModel:
     """Stands for a training of a game that a user wrote."""

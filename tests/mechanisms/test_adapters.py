@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -21,8 +22,8 @@ from lightgbm import LGBMClassifier
 from numpy.random import SeedSequence
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
@@ -46,10 +47,12 @@ from dpaudit.actors.unit import fingerprint
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.request.build import build, describe
 from dpaudit.errors import InputError, SpecError
+from dpaudit.locations import location
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.mechanisms.adapters.own_torch import OwnOpacus
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import Settings, SklearnClassifier
-from dpaudit.mechanisms.adapters.user_code import ModelOfUserCode
+from dpaudit.mechanisms.adapters.user_code import ModelOfUserCode, imported
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.lp_mst import LP1ST
@@ -180,6 +183,24 @@ class ChangesItsParameter(KnowsNothing):
 
     def __init__(self, gap: Any = None) -> None:
         self.gap = list(gap or [])
+
+
+def test_a_regressor_becomes_a_function_on_rows() -> None:
+    """It predicts the last column, draws from the generator of the call, and survives a spec."""
+    rows = pd.DataFrame({"x": np.linspace(0, 1, 30), "y": np.linspace(0, 3, 30)})
+    for estimator in (Ridge(alpha=1e-9, random_state=5), make_pipeline(StandardScaler(), Ridge(alpha=1e-9)), Ridge):
+        function = from_sklearn(estimator, Claim(1.0))
+        assert function.claim == Claim(1.0)
+        predicted = function(rows, np.random.default_rng(0)).predict(rows[["x"]])
+        assert np.abs(predicted - rows["y"]).max() < (1 if estimator is Ridge else 1e-3)
+    forest = from_sklearn(RandomForestRegressor(5, random_state=1))
+    first, same, other = (forest(rows, np.random.default_rng(seed)).predict(rows[["x"]]) for seed in (0, 0, 1))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+    own = OwnFunction(forest, claimed=Claim(1.0))
+    again = build("mechanism", describe(own))
+    assert fingerprint(again) == fingerprint(own)
+    assert imported(location(again.source), field="function").__name__ == "fitted_regressor"
 
 
 def test_invalid_arguments_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -18,7 +19,7 @@ from dpaudit.engine.games.proxies import Predictor
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY
 from dpaudit.engine.games.taught import add_teachers
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, writable_features
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.protocols import Model, Trainer
@@ -366,6 +367,7 @@ def add_training(
         test,
         setting.part_argument("validation"),
         answered=add_teachers(setting, work, train, seed=seed, label=label),
+        metrics={} if test is None else dict(setting.metrics),
         seed=seed,
         label=label,
         **setting.unit_options,
@@ -379,7 +381,7 @@ def add_utility(setting: Setting, work: Work, label: str) -> Unit:
 
 
 @unit
-@measuring(lambda test: () if test is None else ModelUtility.__dataclass_fields__)
+@measuring(lambda test, metrics: () if test is None else {*ModelUtility.__dataclass_fields__, *metrics})
 def train_model(
     game: LabelledCoins | None,
     mechanism: Any,
@@ -390,12 +392,14 @@ def train_model(
     compute: Compute,
     *,
     answered: AnsweredQueries | None,
+    metrics: Mapping[str, Callable[..., float]],
     seed: Seed,
 ) -> Outcome[Predictions]:
     """Train a learner once and return its answers at every point that may be shown, with utility metrics if asked for.
 
     Args:
         answered: Answers of the learner's teachers; None for a learner without separate teachers.
+        metrics: The user's metrics of utility, by name.
     """
     model = fitted(mechanism, train, validation, compute, seed, answered)
 
@@ -406,7 +410,7 @@ def train_model(
     if game is not None and queries is not None:
         reference = queries.reference
         answers = queries.ask(lambda points: game.model_answers(predict, points, reference))
-    return Outcome(Predictions(answers), metrics={} if test is None else asdict(utility(model, test)))
+    return Outcome(Predictions(answers), metrics={} if test is None else utility(model, test, metrics))
 
 
 def fitted(
@@ -446,19 +450,31 @@ class ModelUtility:
     majority_accuracy: float  # accuracy of always predicting the most frequent label of the test rows
 
 
-def utility(model: Model, test: Examples) -> ModelUtility:
-    """Return the utility of a model trained on true labels."""
+def utility(model: Model, test: Examples, metrics: Mapping[str, Callable[..., float]]) -> dict[str, float]:
+    """Return the utility of a model trained on true labels: the fields of `ModelUtility`, and the user's metrics.
+
+    Raises: TrainingError if a metric raises or does not return a number.
+    """
     probabilities = model.probabilities(writable_features(test.features))
     right = probabilities.argmax(axis=1) == test.labels
     loss = -np.log(np.clip(probabilities[np.arange(len(test)), test.labels], 1e-15, 1.0))
     root = float(np.sqrt(len(test)))
-    return ModelUtility(
+    measured = ModelUtility(
         float(right.mean()),
         float(loss.mean()),
         float(right.std() / root),
         float(loss.std() / root),
         test.majority_share,
     )
+    return asdict(measured) | {name: _measured(name, metrics[name], test.labels, probabilities) for name in metrics}
+
+
+def _measured(name: str, metric: Callable[..., float], labels: NDArray[Any], probabilities: NDArray[Any]) -> float:
+    """Return the value of a metric of the user."""
+    try:
+        return float(metric(labels.copy(), probabilities.copy()))
+    except Exception as err:  # code of the user may raise anything
+        raise TrainingError(f"metric {name!r} must return a number: {type(err).__name__}: {err}") from err
 
 
 @unit
