@@ -234,9 +234,9 @@ class Answer:
     def html(self, rest: object) -> str:
         """Return the answer for a notebook: a badge, labelled lines, a bar for the bound, and `rest` folded below."""
         badge = f'<b style="background:{COLOURS[self.verdict]};color:#fff;border-radius:9px;padding:2px 9px">'
+        head = '<th style="text-align:left;vertical-align:top;padding-right:12px;white-space:nowrap">'
         rows = "".join(
-            f'<tr><th style="text-align:left;vertical-align:top;padding-right:12px;white-space:nowrap">{escape(label)}</th>'
-            f'<td style="text-align:left">{escape(printable(text))}</td></tr>'
+            f'<tr>{head}{escape(label)}</th><td style="text-align:left">{escape(printable(text))}</td></tr>'
             for label, text in self.below_sentence
         )
         folded = f"<details><summary>more</summary><pre>{escape(str(rest))}</pre></details>"

@@ -21,9 +21,9 @@ def membership_scorer(X: Any, y: Any, **options: Any) -> Callable[[Any, Any, Any
 
         cross_validate(model, X, y, cv=KFold(shuffle=True), scoring={"epsilon": dpaudit.membership_scorer(X, y)})
 
-    The rows that scikit-learn holds out are compared with all other rows, on which the model was trained. A row scores by
-    the probability of its label, or for a regressor by minus the error. Rows that occur twice are left out. Folds must
-    be drawn at random, without groups; each bound then holds with its own confidence.
+    The rows that scikit-learn holds out are compared with all other rows, on which the model was trained. A row scores
+    by the probability of its label, or for a regressor by minus the error. Rows that occur twice are left out. Folds
+    must be drawn at random, without groups; each bound then holds with its own confidence.
 
     Args:
         X: Features of all rows, as given to `cross_validate`: an array or data frame of n rows.
@@ -42,7 +42,9 @@ def membership_scorer(X: Any, y: Any, **options: Any) -> Callable[[Any, Any, Any
 
         member = ~np.isin(names, _row_names(held_out, held_out_y))[once]
         if member.all():
-            raise InputError("none of the rows to score is a row of X: give `membership_scorer` the X and y of the folds")
+            raise InputError(
+                "none of the rows to score is a row of X: give `membership_scorer` the X and y of the folds"
+            )
         scores = _surety(estimator, X, np.asarray(y))[once]
         return estimate(scores, member, **{"method": METHOD, **options}).lower
 
@@ -52,7 +54,7 @@ def membership_scorer(X: Any, y: Any, **options: Any) -> Callable[[Any, Any, Any
 def _surety(estimator: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
     """Return the log probability of the label of each row, or minus the absolute error of a regressor."""
     if not hasattr(estimator, "predict_proba"):
-        return -np.abs(np.asarray(estimator.predict(X), np.float64) - y)
+        return np.asarray(-np.abs(np.asarray(estimator.predict(X), np.float64) - y))
     probabilities = np.asarray(estimator.predict_proba(X), np.float64)
     place = np.searchsorted(estimator.classes_, y).clip(max=len(estimator.classes_) - 1)
     right = np.where(estimator.classes_[place] == y, probabilities[np.arange(len(y)), place], 0.0)

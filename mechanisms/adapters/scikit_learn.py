@@ -279,8 +279,8 @@ def _check(estimator: Any) -> None:
         hasattr(estimator, "predict_proba"),
         f"{name} must have predict_proba with these parameters",
         do="choose a loss or option with probabilities, or wrap the classifier in "
-        "sklearn.calibration.CalibratedClassifierCV; a regressor is not a mechanism of a spec, but `from_sklearn` makes "
-        "a function of it, for `check` with a schema",
+        "sklearn.calibration.CalibratedClassifierCV; `from_sklearn` takes a regressor "
+        "itself, and makes a function on rows of it, for `check` with a schema",
     )
     try:
         clone(estimator)

@@ -197,9 +197,9 @@ def test_a_regressor_becomes_a_function_on_rows() -> None:
     first, same, other = (forest(rows, np.random.default_rng(seed)).predict(rows[["x"]]) for seed in (0, 0, 1))
     assert np.array_equal(first, same)
     assert not np.array_equal(first, other)
-    own = OwnFunction(forest, claimed=Claim(1.0))
-    again = build("mechanism", describe(own))
-    assert fingerprint(again) == fingerprint(own)
+    audited = OwnFunction(forest, claimed=Claim(1.0))
+    again = build("mechanism", describe(audited))
+    assert fingerprint(again) == fingerprint(audited)
     assert imported(location(again.source), field="function").__name__ == "fitted_regressor"
 
 
