@@ -111,6 +111,10 @@ class Examples:
         features = self.features if features is None else features
         return replace(self, features=features, labels=self.labels if labels is None else labels)
 
+    def with_first_labels(self, labels: NDArray[np.int64]) -> Examples:
+        """Return the examples with other labels of the first rows, shape (m,)."""
+        return self.with_(labels=np.concatenate([labels, self.labels[len(labels) :]]))
+
     def writable(self) -> Examples:
         """Return the examples with writable arrays; read-only arrays are copied."""
         copied = copy(self)  # `replace` would check the arrays again, for each of thousands of trainings

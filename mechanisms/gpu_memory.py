@@ -62,12 +62,18 @@ def unit_bytes(compute: Compute) -> int:
 @contextmanager
 def shared_examples(shared: Mapping[str, Any]) -> Iterator[None]:
     """Make the features of examples among a unit's shared inputs known to `digest_if_shared` in the block."""
-    examples = {id(value.features): value for value in shared.values() if isinstance(value, Examples)}
+    in_memory = (each for each in shared.values() if isinstance(each, Examples) and "features" in vars(each))
+    examples = {id(each.features): each for each in in_memory}  # not those that stay in shards
     token = _shared_features.set(examples)
     try:
         yield
     finally:
         _shared_features.reset(token)
+
+
+def in_unit() -> bool:
+    """True in a process that runs a unit, while it runs."""
+    return _shared_features.get() is not None
 
 
 def digest_if_shared(features: Features) -> str | None:

@@ -18,9 +18,11 @@ from typing import Any
 
 import click
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from markdown_it import MarkdownIt
+from pyarrow.csv import read_csv
 
 from dpaudit import Verdict, load_spec
 from dpaudit.engine.cli.main import main
@@ -265,6 +267,8 @@ def planned(text: str, folder: Path) -> int:
 def test_a_spec_of_a_page_can_be_planned(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "\n".join(f"{row % 7},{row % 11},{int(row % 3 == 0)}" for row in range(300))
     (tmp_path / "clicks.csv").write_text(f"age,visits,clicked\n{rows}\n")
+    (tmp_path / "shards").mkdir()
+    pq.write_table(read_csv(tmp_path / "clicks.csv"), tmp_path / "shards" / "day_0.parquet")
     monkeypatch.setenv("MY_DATA", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
     for page in HERE:

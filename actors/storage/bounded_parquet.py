@@ -49,6 +49,27 @@ def read_bounded(
     return pa.concat_tables(parts)
 
 
+def read_groups(source: IO[bytes], name: str, groups: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield row groups of a Parquet file one at a time, each within the limits of a file; texts are dictionaries.
+
+    Raises: as `read_bounded`.
+    """
+    size, chunks = source.seek(0, os.SEEK_END), read_footer(source).columns
+    texts = sorted({chunk.path for chunk in chunks if chunk.text and chunk.path in columns})
+    file = pq.ParquetFile(source, read_dictionary=texts)
+    leaves = len(chunks) // max(1, file.num_row_groups)
+    for group in groups:
+        used = [chunk for chunk in chunks[group * leaves :][:leaves] if chunk.path.split(".")[0] in columns]
+        unpacked = sum(chunk.values * chunk.width + chunk.unpacked for chunk in used)
+        require_unpacked_size(unpacked, size, name)
+        cells = file.read_row_group(group, list(columns))
+        unpacked += sum(
+            text_bytes(chunk) for text in texts for chunk in cells[text].chunks if pa.types.is_dictionary(chunk.type)
+        )
+        require_unpacked_size(unpacked, size, name)
+        yield cells
+
+
 def require_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> list[str]:
     """Refuse a Parquet file whose values exceed the limits.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from scipy.special import expit, ndtr
 from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import UNKNOWN, fault, numbers
 from dpaudit.engine.data.delimited import Layout, line_of, tables
-from dpaudit.engine.data.files import existing
+from dpaudit.engine.data.files import existing, files_in_order
 from dpaudit.engine.data.generated import require_size
 from dpaudit.errors import DataError, require
 from dpaudit.mechanisms.examples import Examples
@@ -73,23 +72,13 @@ class Criteo:
         return Examples(imputed(table), labels, 2, "criteo", CATEGORICAL, CLASS_NAMES)
 
     def _sampled(self, rng: np.random.Generator) -> Iterator[pa.Table]:
-        for file in _in_order(existing(self.path)):
+        for file in files_in_order(existing(self.path)):
             start = 0
             for cells in tables(file, LAYOUT):
                 rows = start + np.flatnonzero(rng.random(len(cells)) < self.keep)
                 sampled = cells.take(pa.array(rows - start)) if self.keep < 1 else cells
                 yield _typed(sampled, file, rows)
                 start += len(cells)
-
-
-def _in_order(path: Path) -> list[Path]:
-    """Return the file, or the files of the folder in natural order (day_2 before day_10), without hidden ones."""
-    if path.is_file():
-        return [path]
-    files = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
-    if not files:
-        raise fault(path, "must hold data files, holds none", do="set `path` to the file or its folder")
-    return sorted(files, key=lambda entry: re.sub(r"\d+", lambda digits: digits[0].zfill(20), entry.name))
 
 
 def imputed(table: pa.Table) -> pa.Table:

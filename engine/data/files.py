@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,16 @@ def existing_file(path: str) -> Path:
     if file.is_dir():
         raise fault(file, "must be a file, got a folder", do="set the option `path` to one file")
     return file
+
+
+def files_in_order(path: Path) -> list[Path]:
+    """Return the file, or the files of the folder in natural order (day_2 before day_10), without hidden ones."""
+    if path.is_file():
+        return [path]
+    files = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+    if not files:
+        raise fault(path, "must hold data files, holds none", do="set `path` to the file or its folder")
+    return sorted(files, key=lambda entry: re.sub(r"\d+", lambda digits: digits[0].zfill(20), entry.name))
 
 
 def find(folder: Path, *names: str) -> Path:

@@ -11,6 +11,7 @@ from functools import cached_property
 from types import GenericAlias
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dpaudit.actors.fingerprint import read_once
@@ -235,6 +236,7 @@ def _require_trainable(audit: Audit, rows: Rows) -> None:
     """Raise SpecError if a model of the audit cannot be trained on the columns of `rows`."""
     if not isinstance(rows, Examples) or not len(rows):
         return
+    rows = rows.take(np.arange(1))  # columns in shards are read for it
     parts = {"mechanism": audit.mechanism, "proxy": audit.proxy}
     for name, model in [(name, model) for name, part in parts.items() for model in _models(part, 4)]:
         try:

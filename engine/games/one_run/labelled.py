@@ -99,9 +99,7 @@ class LabelledCoins(Coins[Examples]):
     def intervene(self, train: Examples, design: Design) -> Examples:
         """Return the data on which the mechanism runs, with planted labels if there are any."""
         if design.labels is not None:
-            labels = train.labels.copy()
-            labels[: len(design.labels)] = design.labels
-            train = train.with_(labels=labels)
+            train = train.with_first_labels(design.labels)
         return super().intervene(train, design)
 
     def view(self, replayed: Replayed[Examples], reveal: Reveal) -> Any:
