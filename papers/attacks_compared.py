@@ -135,10 +135,9 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
     ]
     lines += [_line(row) for row in table.to_pylist()]
     lines += [
-        "bound: over all replays, the choice of the guess fraction paid for; conditional: valid if the proxy is right; "
-        "constant: equal probabilities that saw no row, in the place of the learner's; as published: mean ± deviation "
-        "over replays of the best fraction for the Gaussian family, chosen on the samples it is measured on, which is "
-        "no bound.",
+        "bound: over all replays, the choice of the guess fraction paid for, on the condition named; constant: equal "
+        "probabilities that saw no row, in the place of the learner's; as published: mean ± deviation over replays of "
+        "the best fraction for the Gaussian family, chosen on the samples it is measured on, which is no bound.",
         "Planted labels spoil the model that is attacked; their test loss is that of one more, on the true labels. "
         "Membership says nothing of a claim for labels: its bars are no violation of one.",
     ]
@@ -212,13 +211,20 @@ def _row(
     }
 
 
+def condition(observational: bool, conditional: bool) -> str:
+    """Return the condition on which a bound holds."""
+    if conditional:
+        return "if the proxy is right"
+    return "rows divided at random" if observational else "labels planted at random"
+
+
 def _line(row: Mapping[str, Any]) -> str:
     bound = "failed" if math.isnan(row["bound"]) else format_lower(row["bound"])
     never_seen = "" if math.isnan(row["never_seen"]) else f"  never seen {format_lower(row['never_seen'])}"
     constant = "" if math.isnan(row["constant_predictor"]) else f"  constant {format_lower(row['constant_predictor'])}"
     return (
         f"  {row['learner']:<29} ε={row['epsilon']:<4g} {row['attack']:<30} "
-        f"{'conditional' if row['conditional'] else 'valid'} {bound}  as published "
+        f"{condition(row['observational'], row['conditional'])} {bound}  as published "
         f"{row['as_published']:.3f} ± {row['as_published_deviation']:.3f}  test log-loss {row['test_log_loss']:.3f}"
         f"{never_seen}{constant}"
     )

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,13 @@ from dpaudit.engine.figures import palette
 from dpaudit.engine.games.neighbours.game import COPIES, Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds, features_of
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords, Surrogate
-from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, CornerFlip, FarCorner, Remove
+from dpaudit.engine.games.neighbours.poisonings.rows import (
+    ClipBackdoorPair,
+    CornerFlip,
+    FarCorner,
+    FarthestFlip,
+    Remove,
+)
 from dpaudit.engine.report.charts import DetectedLine, draw_detected, lines_of, point_of
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
@@ -38,6 +44,7 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.logistic_regression import PrivateLogistic
+from dpaudit.mechanisms.learners.random_forest import Selection
 from dpaudit.mechanisms.planted.learners import NaiveBayesExposedSize
 from dpaudit.registry import register
 from papers import ml_audit_panels as panels
@@ -447,6 +454,33 @@ def figure_4b(options: Options) -> Reproduction:
         for epsilon in panels.EPSILONS[options.scale]
     )
     return _on_iris(audits, "output perturbation", options, "figure-4b")
+
+
+@register("reproduction", "ml-audit forests", source="Lu et al. (2022), Figure 2 and section 4.1, random forest")
+def forests(options: Options) -> Reproduction:
+    """Forests on iris, whose leaves answer by the exponential mechanism, as printed, or as diffprivlib's do."""
+    trainings, data = panels.TRAININGS[options.scale], panels.first_class(Iris())
+    attacks: dict[str, Poisoning] = {"farthest-flip": FarthestFlip(), "corner-flip": CornerFlip()}
+    audits = tuple(
+        Audit(
+            replace(panels.forest(epsilon), selection=selection),
+            data,
+            game=Neighbours(
+                trials=trainings,
+                search=trainings,
+                stack=max(2, trainings // 2),
+                poisoning=poisoning,
+                copies=panels.copies_at(epsilon),
+            ),
+            attack=panels.ATTACK,
+            split=panels.WHOLE,
+            name=f"{selection} and {attack}, epsilon={epsilon:g}",
+        )
+        for selection in get_args(Selection)
+        for attack, poisoning in attacks.items()
+        for epsilon in panels.EPSILONS[options.scale]
+    )
+    return _on_iris(audits, "random forest", options, "forests")
 
 
 def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: str) -> Reproduction:

@@ -2,17 +2,19 @@
 
 Splits do not depend on data: each node draws a feature and a threshold within its box uniformly. Each record belongs to
 one tree, by a fixed hash of its features, so adding or removing a record does not move others. A leaf answers by
-permute-and-flip, the largest of epsilon times a class's count plus exponential noise. This is tight under add-remove. A
-changed label changes two counts and costs up to twice as much. An empty leaf answers at random, since leaving it out
-would reveal that it is empty.
+permute-and-flip, the largest of epsilon times a class's count plus exponential noise, or by the exponential mechanism,
+with Gumbel noise instead. Both are tight under add-remove. A changed label changes two counts and costs up to twice as
+much. An empty leaf answers at random, since leaving it out would reveal that it is empty.
 
 Source: Holohan et al. (2019), diffprivlib, `RandomForestClassifier`; Fletcher and Islam (2017); McKenna and Sheldon
-(2020), "Permute-and-Flip"; as the largest of noisy counts Ding et al. (2021), arXiv:2105.07260.
+(2020), "Permute-and-Flip"; as the largest of noisy counts Ding et al. (2021), arXiv:2105.07260; McSherry and Talwar
+(2007) for the exponential mechanism, whose factor 2 is not needed since a record changes one count in one direction.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -29,12 +31,13 @@ from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Selection = Literal["permute-and-flip", "exponential"]
 
 
 @register("mechanism", "random-forest", source="Holohan et al. (2019), diffprivlib; McKenna and Sheldon (2020)")
 @dataclass(frozen=True)
 class PrivateForest(FlatFeaturesLearner):
-    """Trees with random splits on disjoint records; permute-and-flip releases the class of each leaf.
+    """Trees with random splits on disjoint records; each leaf releases its most frequent class with noise.
 
     Attributes:
         epsilon: Privacy loss in nats under adding or removing a record, > 0.
@@ -42,6 +45,7 @@ class PrivateForest(FlatFeaturesLearner):
         depth: Depth of each tree, in 1 .. 16.
         lower: Lower end of the range to which every feature is clipped.
         upper: Upper end of that range.
+        selection: How a leaf selects its class: "permute-and-flip", as in diffprivlib, or "exponential".
     """
 
     epsilon: float
@@ -49,12 +53,18 @@ class PrivateForest(FlatFeaturesLearner):
     depth: int = 5
     lower: float = 0.0
     upper: float = 1.0
+    selection: Selection = "permute-and-flip"
 
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
         require_at_least(1, self, "trees")
         require(1 <= self.depth <= 16, "depth must be in 1 .. 16", depth=self.depth)
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
+        require(
+            self.selection in get_args(Selection),
+            "selection must be permute-and-flip or exponential",
+            selection=self.selection,
+        )
 
     def claim(self) -> Claim:
         """Claim pure epsilon under adding or removing one record."""
@@ -100,8 +110,9 @@ class PrivateForest(FlatFeaturesLearner):
         return one_hot.reshape(count, self.trees * train.classes)
 
     def answers(self, counts: Floats, rng: np.random.Generator) -> Ints:
-        """Release a class for each leaf by permute-and-flip, from counts of shape (..., K)."""
-        noisy: Ints = (self.epsilon * counts + rng.exponential(1.0, counts.shape)).argmax(-1)
+        """Release a class for each leaf by `selection`, from counts of shape (..., K)."""
+        draw = rng.exponential if self.selection == "permute-and-flip" else rng.gumbel
+        noisy: Ints = (self.epsilon * counts + draw(size=counts.shape)).argmax(-1)
         return noisy
 
     def clipped(self, features: Features) -> Floats:

@@ -309,14 +309,27 @@ def test_influence_record_moves_a_regression_more_than_any_row() -> None:
     assert crafted > max(influence(row, int(label)) for row, label in zip(data.features, data.labels, strict=True))
 
 
+def moved(influence: Influence, data: Examples, surrogate: Surrogate) -> float:
+    """Return the length of the shift of the weights by the crafted record."""
+    worlds = influence.worlds(data, 1, np.random.default_rng(0))
+    row = worlds.rows.take(worlds.in_d_prime & ~worlds.in_d)
+    assert isinstance(row.features, np.ndarray)
+    return float(np.linalg.norm(surrogate.influence(row.features[0].astype(np.float64), bool(row.labels[0] == 1))))
+
+
 def test_a_record_of_either_class_moves_a_regression_at_least_as_much() -> None:
     data = as_numbers(BreastCancer().load(), "ball")
     surrogate = Surrogate.fit(data, 1, 0.01)
+    assert moved(Influence(either_class=True), data, surrogate) > 1.1 * moved(Influence(), data, surrogate)
 
-    def moved(influence: Influence) -> float:
-        worlds = influence.worlds(data, 1, np.random.default_rng(0))
-        row = worlds.rows.take(worlds.in_d_prime & ~worlds.in_d)
-        assert isinstance(row.features, np.ndarray)
-        return float(np.linalg.norm(surrogate.influence(row.features[0].astype(np.float64), bool(row.labels[0] == 1))))
 
-    assert moved(Influence(either_class=True)) > 1.1 * moved(Influence())
+def test_no_random_record_of_either_class_moves_a_regression_more_than_the_crafted_one() -> None:
+    """Ascent from the mean of the record's own class ends 2 % lower on iris, at a local maximum."""
+    iris = Iris().load()
+    data = as_numbers(Examples(iris.features, (iris.labels == 0).astype(np.int64), 2), "ball")
+    surrogate = Surrogate.fit(data, 1, 0.01)
+    directions = np.random.default_rng(0).normal(size=(20_000, 4))
+    points = surrogate.longest * directions / np.linalg.norm(directions, axis=1)[:, None]
+    most = max(np.linalg.norm(surrogate.influence(point, positive)) for point in points for positive in (True, False))
+    crafted = moved(Influence(either_class=True), data, surrogate)
+    assert 0.99 * crafted < most < (1 + 1e-6) * crafted

@@ -882,6 +882,12 @@ def forest_chances(epsilon: float) -> list[float]:
     return [1 - other, other]
 
 
+def exponential_forest_chances(epsilon: float) -> list[float]:
+    """Exponential mechanism of two classes, three apart: odds of e^(3 epsilon)."""
+    other = 1 / (1 + math.exp(3 * epsilon))
+    return [1 - other, other]
+
+
 def bulk_and_alone(
     name: str, mechanism: Any, less: Any, cells: Any, chances: Sequence[float], fewer: Sequence[float], what: str
 ) -> list[Case]:
@@ -942,6 +948,15 @@ SUMMARIES = [
         forest_answers,
         forest_chances(0.25),
         forest_chances(0.25 / 0.7),
+        "answers",
+    ),
+    *bulk_and_alone(
+        "random-forest-exponential",
+        PrivateForest(0.25, trees=2, depth=2, selection="exponential"),
+        PrivateForest(0.25, trees=2, depth=2),
+        forest_answers,
+        exponential_forest_chances(0.25),
+        forest_chances(0.25),
         "answers",
     ),
     *bulk_and_alone("logistic-output-perturbation", PERTURBED, None, directions, [1 / 8] * 8, [], "directions"),

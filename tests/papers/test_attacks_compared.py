@@ -27,7 +27,7 @@ from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.registry import load
 from papers import criteo_tables, image_tables
-from papers.attacks_compared import METHODS, Comparison, _comparison, _draw, compare
+from papers.attacks_compared import METHODS, Comparison, _comparison, _draw, compare, condition
 from papers.reproduction import Options
 from tests.nightly import nightly_games
 
@@ -74,6 +74,11 @@ def test_no_label_attack_exceeds_the_claim(rows: dict[str, dict[str, float]]) ->
 def test_only_planted_labels_touch_the_training_data(rows: dict[str, dict[str, float]]) -> None:
     for method, row in rows.items():
         assert bool(row["observational"]) == ("planted" not in method)
+    conditions = {
+        method: condition(bool(row["observational"]), bool(row["conditional"])) for method, row in rows.items()
+    }
+    assert set(conditions.values()) == {"if the proxy is right", "rows divided at random", "labels planted at random"}
+    assert conditions["label inference"] == "if the proxy is right"
 
 
 def test_the_control_is_a_line_across_its_bar(rows: dict[str, dict[str, float]]) -> None:

@@ -136,15 +136,19 @@ def test_what_response_tells_at_the_same_auc_is_counted(tmp_path: Path) -> None:
 def test_a_comparison_of_attacks_has_the_control_where_there_is_one(tmp_path: Path) -> None:
     folder = tmp_path / "observational-label" / "figure-1"
     folder.mkdir(parents=True)
-    heads = "learner,epsilon,attack,bound,as_published,as_published_deviation,conditional,never_seen,"
+    heads = "learner,epsilon,attack,bound,as_published,as_published_deviation,observational,conditional,never_seen,"
     heads += "constant_predictor,constant_published,test_log_loss\n"
-    lines = "LP-1ST,inf,label inference,1.2349,1.5,0.1,true,0.0129,0.0259,0.0355,2\n"
-    lines += "LP-1ST,inf,planted,0.5,0.6,0.1,false,nan,nan,nan,2\n"
+    lines = "LP-1ST,inf,label inference,1.2349,1.5,0.1,true,true,0.0129,0.0259,0.0355,2\n"
+    lines += "LP-1ST,inf,membership,0.4,0.6,0.1,true,true,0.0349,0.0259,0.0355,2\n"
+    lines += "LP-1ST,inf,membership on pictures,0.3,0.6,0.1,true,false,nan,nan,nan,2\n"
+    lines += "LP-1ST,inf,planted,0.5,0.6,0.1,false,false,nan,nan,nan,2\n"
     (folder / "figure-1.csv").write_text(heads + lines, encoding="utf-8")
     written = list(data_files.attacks_compared(tmp_path))
     values = {(row.settings()["attack"], row.what): row.value for row in written}
     assert values["label inference", "if the proxy is right"] == "1.234"
-    assert values["planted", "valid bound"] == "0.500"
+    assert values["planted", "labels planted at random"] == "0.500"
+    assert values["membership on pictures", "rows divided at random"] == "0.300"
+    assert values["membership", "reference model alone"] == "0.034"
     assert values["label inference", "rows never seen"] == "0.012"
     assert values["label inference", "constant predictor"] == "0.025"
     assert not {("planted", "rows never seen"), ("planted", "constant predictor")} & {*values}

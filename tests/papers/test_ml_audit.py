@@ -145,6 +145,16 @@ def test_records_and_output_sets_each_show_more_than_clip_bkds_one_score(options
     assert not [row for row in rows if row["verdict"] == "VIOLATION"]
 
 
+@pytest.mark.nightly
+def test_forests_select_by_both_mechanisms_and_keep_their_claims(options: Options) -> None:
+    rows = pacsv.read_csv(ml_audit.forests(options).files[1]).to_pylist()
+    selections = {row["attack"].partition(" and ")[0] for row in rows}
+    assert selections == {"permute-and-flip", "exponential"}
+    assert len(rows) == 2 * 2 * 3
+    assert not [row for row in rows if row["verdict"] == "VIOLATION"]
+    assert all(row["detected"] > 0 for row in rows if row["epsilon"] == 4)
+
+
 def test_data_sets_are_those_that_the_folder_holds(options: Options, tmp_path: Path) -> None:
     (tmp_path / "credit_german").mkdir()
     line = " ".join(["A11", "6", *["A1"] * 18, "1"])

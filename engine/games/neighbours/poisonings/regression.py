@@ -96,8 +96,8 @@ class Influence(RegressionPoisoning):
 
     Attributes:
         steps: Number of ascent steps, >= 1.
-        either_class: Also try a record of the class of the replaced rows, which the paper does not, and use the record
-            that moves the regression more.
+        either_class: Also try a record of the class of the replaced rows, and for each class the mean of the other one
+            as a start, which the paper does not; use the record that moves the regression most.
     """
 
     steps: int = 200
@@ -115,22 +115,19 @@ class Influence(RegressionPoisoning):
         same = data.labels[nearest] == label
         rows = np.concatenate([nearest[same], nearest[~same]])[:copies]
         classes = (other, label) if self.either_class else (other,)
-        points = {each: self._record(surrogate, data, each) for each in classes}
-        chosen = max(classes, key=lambda each: _squared(surrogate.influence(points[each], each == 1)))
+        records = [(each, self._record(surrogate, data, each, start)) for each in classes for start in classes]
+        chosen, point = max(records, key=lambda record: _squared(surrogate.influence(record[1], record[0] == 1)))
         honest = data.take(rows)
-        crafted = np.repeat(points[chosen][None].astype(np.float32), copies, 0)
+        crafted = np.repeat(point[None].astype(np.float32), copies, 0)
         poisoned = honest.with_(features=crafted, labels=np.full(copies, chosen, np.int64))
         return replace_rows(data, rows, honest, poisoned, np.concatenate([crafted[:1], features_of(honest)]))
 
-    def _record(self, surrogate: Surrogate, data: Examples, label: int) -> Floats:
-        """Return the features of the record with this label that moves the regression most."""
-        start = features_of(data)[data.labels == label].mean(0).astype(np.float64)
-        start, origin, longest = (
-            _within_length(start, surrogate.longest),
-            np.zeros(len(surrogate.weights)),
-            surrogate.longest,
-        )
-        return _ascend(surrogate, start, label == 1, origin, size=longest, max_size=2 * longest, steps=self.steps)
+    def _record(self, surrogate: Surrogate, data: Examples, label: int, start: int) -> Floats:
+        """Return the features of the record with this label that ascent from the mean of class `start` ends at."""
+        mean = features_of(data)[data.labels == start].mean(0).astype(np.float64)
+        origin, longest = np.zeros(len(surrogate.weights)), surrogate.longest
+        point = _within_length(mean, longest)
+        return _ascend(surrogate, point, label == 1, origin, size=longest, max_size=2 * longest, steps=self.steps)
 
 
 @register(
