@@ -27,8 +27,8 @@ from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.estimators.two_world.ratio import detectable_ceiling
 from dpaudit.mechanisms.learners.pate import PateFm
 from papers.attacks_compared import condition
-from papers.image_tables import COLOUR_SPLIT, SMALL_IMAGES, pate_fm_hours
-from papers.label_inference import FITTED_FROM, PRINTED_RESPONSE, RATE_SIZES
+from papers.image_tables import SMALL_COLOUR, pate_fm_hours
+from papers.label_inference import FITTED_FROM, PRINTED_RESPONSE, RATE_SIZES, RELEASES
 from papers.label_tables import spread
 from papers.ml_audit_dp_sgd import by_setting
 from papers.ml_audit_panels import TRAININGS
@@ -171,7 +171,7 @@ def clicks(folder: Path) -> Iterator[Row]:
 
 def pictures(folder: Path) -> Iterator[Row]:
     yield from studied("test accuracy, %", folder, ("table-1", "table-4"))
-    yield Row(setting({"data": "CIFAR-10"}), "images trained on", f"{COLOUR_SPLIT.target * SMALL_IMAGES:,.0f}")
+    yield Row(setting({"data": "CIFAR-10"}), "images used", f"{SMALL_COLOUR:,}")
     key = setting({"at the paper's size": "PATE-FM", "teachers of one epsilon": str(PateFm(1.0).teachers)})
     yield Row(key, "GPU hours, counted", str(pate_fm_hours()))
 
@@ -191,8 +191,8 @@ def attacks_compared(folder: Path) -> Iterator[Row]:
     for row in reproduced_table(folder, "observational-label", "figure-1"):
         key = setting({"learner": row["learner"], "epsilon": number(row["epsilon"]), "attack": row["attack"]})
         spread = f"± {float(row['as_published_deviation']):.3f}"
-        held = condition(row["observational"] == "true", row["conditional"] == "true")
-        yield Row(key, held, bound(row["bound"]))
+        what = condition(row["observational"] == "true", row["conditional"] == "true")
+        yield Row(key, what, bound(row["bound"]))
         yield Row(key, "as published (not valid)", f"{float(row['as_published']):.3f}", spread)
         if row["never_seen"] not in ("", "nan"):
             labels = row["attack"].startswith("label")
@@ -335,7 +335,8 @@ def label_inference_figure_2(folder: Path) -> Iterator[Row]:
         for kind, as_text in (("multiplicative", _three), ("additive", lambda text: f"{float(text):.5f}")):
             for row in data_rows:
                 name = MECHANISMS[row["mechanism"].partition(",")[0]]
-                yield Row(key, f"{name}, {kind}", as_text(row[f"{kind} advantage"]))
+                advantage = as_text(row[f"{kind} advantage"])
+                yield Row(key, f"{name}, {kind}", advantage, "", f"{RELEASES['small']} releases")
 
 
 def label_inference_figure_3(folder: Path) -> Iterator[Row]:

@@ -292,7 +292,8 @@ def bounds_table(results: StudyResults, printed: Printed, *, name: str, title: s
         else "One training a cell; ± is the deviation over replays, which share the training.",
         "Rows never seen: what the best of three distinguishers shows by the same game on rows that the learner never "
         "saw, where all it shows is the proxy's error. Beyond those: what that leaves of the bound, at 95 %, if no "
-        "other distinguisher shows more there. Constant predictor: equal probabilities that saw no row, in the place of the learner's.",
+        "other distinguisher shows more there. Constant predictor: equal probabilities that saw no row, in the place "
+        "of the learner's.",
         *_marks(results.cells, seeds),
     )
     return _written(results, printed, lines, reading, _draw_bounds(results, printed), name, title, options)

@@ -69,6 +69,7 @@ NEEDS: Mapping[str, Needs] = {
     "ml-audit figure-4": Needs("31 s", "2 min"),
     "ml-audit figure-4b": Needs("44 s", "2 min"),
     "ml-audit figure-8": Needs("9 min", UNKNOWN, data="fashion_mnist or cifar10", parts=True),
+    "ml-audit forests": Needs("20 s", "1 min"),
     "observational-label factors": Needs("26 min", adds=("fashion_mnist and mnist",), parts=True),
     "observational-label figure-1": Needs("7 min", UNKNOWN, adds=("criteo", "cifar10 or fashion_mnist"), parts=True),
     "observational-label figure-2": Needs("10 min"),

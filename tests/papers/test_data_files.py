@@ -121,8 +121,8 @@ def test_what_response_tells_at_the_same_auc_is_counted(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / f"{item}.csv").write_text(heads + text, encoding="utf-8")
     assert list(data_files.label_inference_figure_2(tmp_path)) == [
-        Row("figure=2; data=generated clicks", "counts, multiplicative", "∞"),
-        Row("figure=2; data=generated clicks", "counts, additive", "0.00093"),
+        Row("figure=2; data=generated clicks", "counts, multiplicative", "∞", "", "5 releases"),
+        Row("figure=2; data=generated clicks", "counts, additive", "0.00093", "", "5 releases"),
     ]
     assert list(data_files.label_inference_figure_3(tmp_path)) == [
         Row("figure=3; data=Higgs", "settings compared", "2"),
