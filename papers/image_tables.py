@@ -23,12 +23,10 @@ from papers.reproduction import Options, Reproduction
 from papers.training_operations import SUSTAINED_FLOPS, training_flops
 
 EPSILONS = (math.inf, 10.0, 1.0)
-SMALL_IMAGES = 10_000
+SMALL_IMAGES, SMALL_COLOUR = 10_000, 4_000
+"""Images at small scale, of clothes and of CIFAR-10."""
 SMALL_SPLIT = Partition(target=0.4, reference=0.3, test=0.3)
 """Three unseen rows for four training rows; with fewer, the control of the proxy has little power."""
-COLOUR_SPLIT = Partition(target=0.16, reference=0.72, test=0.12)
-"""Split of CIFAR-10 at small scale. A proxy from fewer rows than the learner's is worse than the learner: on rows that
-neither saw, the learner then tells true labels from the proxy's."""
 PRIOR = LP1STOutOfDomainPrior(1.0)
 SMALL_PRIOR = LP1STOutOfDomainPrior(1.0, prior_epsilon=0.25, clusters=20)
 SMALL = SmallCnn(epochs=40, learning_rate=0.02, schedule="cosine")
@@ -147,9 +145,8 @@ def _data(options: Options) -> tuple[Any, Partition]:
     folder = options.needed(name)
     clothes = name == "fashion_mnist"
     if options.scale == "small":
-        if clothes:
-            return FashionMnist(str(folder), rows=SMALL_IMAGES), SMALL_SPLIT
-        return cifar10(folder, rows=SMALL_IMAGES), COLOUR_SPLIT
+        few = FashionMnist(str(folder), rows=SMALL_IMAGES) if clothes else cifar10(folder, rows=SMALL_COLOUR)
+        return few, SMALL_SPLIT
     train = 60 if clothes else 50
     share = train / (train + 10) / 2
     both = (
@@ -203,9 +200,9 @@ def _differences(options: Options) -> tuple[str, ...]:
         fm = SMALL_PATE_FM
         notes.append(
             "Scale: instead of ResNet-18 and WRN-28-4 a CNN of two convolutions, for CIFAR-10 ResNet-18 with "
-            f"{RESIDUAL.width} channels and {RESIDUAL.epochs} epochs; at most {SMALL_IMAGES:,} images, of which the "
-            f"learner has {SMALL_SPLIT.target:.0%}, of CIFAR-10 {COLOUR_SPLIT.target:.0%}, every training image a "
-            f"canary; {SMALL_PRIOR.clusters} clusters and {SMALL_PRIOR.prior_epsilon:g} of ε "
+            f"{RESIDUAL.width} channels and {RESIDUAL.epochs} epochs; {SMALL_COLOUR:,} of its images and at most "
+            f"{SMALL_IMAGES:,} others, "
+            f"every training image a canary; {SMALL_PRIOR.clusters} clusters and {SMALL_PRIOR.prior_epsilon:g} of ε "
             f"for the prior instead of {PRIOR.clusters} and {PRIOR.prior_epsilon:g}, whose noise would exceed the "
             f"counts; PATE-FM with {fm.teachers} teachers of {fm.teacher_steps} steps instead of 200 of 31,240, "
             f"{fm.queries} queries and {fm.answers} answers, so that the noise for ε = 1 drowns the votes."
