@@ -58,6 +58,13 @@ _fail_on_inconclusive = click.option(
     is_flag=True,
     help="Exit with 4 when an audit could not have rejected its claim for any mechanism.",
 )
+_registry = click.option(
+    "--registry",
+    type=click.Path(path_type=Path),
+    default=Path("registrations.jsonl"),
+    show_default=True,
+    help="File to which the entry of a registration is appended.",
+)
 _CI_OPTIONS = (
     click.option("--junit", type=OUTPUT_FILE, help="Write the verdicts as JUnit XML to this file."),
     click.option("--sarif", type=OUTPUT_FILE, help="Write the findings as SARIF to this file."),
@@ -158,7 +165,9 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 @click.option(
     "--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...).  [default: runs/check-<name>-<claim>]"
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all randomness.")
+@click.option("--seed", type=int, help="Seed of all randomness.  [default: 0; of a registered check drawn at random]")
+@click.option("--unit", help="Register the check before it runs: what one unit of privacy is, such as 'one row'.")
+@_registry
 @click.option("--confidence", default=0.999, show_default=True, help="Confidence of the verdict VIOLATION.")
 @click.option("--until-decided", is_flag=True, help="Rerun undecided tests with four times the trials.")
 @click.option("--runner", type=click.Choice(RUNNERS), help="[default: auto if models are trained, else in-process]")
@@ -184,7 +193,9 @@ def check(
     budget: str | None,
     strict: str,
     output: str | Path | None,
-    seed: int,
+    seed: int | None,
+    unit: str | None,
+    registry: Path,
     confidence: float,
     until_decided: bool,
     runner: Any,
@@ -224,6 +235,8 @@ def check(
         seed=seed,
         run=None if runner is None else RunOptions(runner=runner),
         output=output,
+        unit=unit,
+        registry=registry,
         quiet=quiet,
         **{name: value for name, value in with_defaults.items() if value is not None},
     )
@@ -395,13 +408,7 @@ def _show_stored(place: str | Path, *, quiet: bool, as_json: bool, verbose: bool
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--unit", required=True, help="What one unit of privacy is: 'one row', 'a sequence of 1,024 tokens'.")
 @click.option("--output", "-o", type=PLACE, help="New run folder, a path or a URI.  [default: runs/<name>]")
-@click.option(
-    "--registry",
-    type=click.Path(path_type=Path),
-    default=Path("registrations.jsonl"),
-    show_default=True,
-    help="File to which the entry is appended.",
-)
+@_registry
 @click.option("--seed", type=int, help="Seed of the run.  [default: drawn at random]")
 @json_option
 def register(spec: Path, unit: str, output: str | Path | None, registry: Path, seed: int | None, as_json: bool) -> None:

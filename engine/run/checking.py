@@ -27,9 +27,10 @@ from dpaudit.engine.request.check import (
     require_no_estimator,
 )
 from dpaudit.engine.request.function_request import function_on_rows, rows_with_schema
-from dpaudit.engine.run.driver import audit, event_listeners, with_wall_time
+from dpaudit.engine.run.driver import audit, event_listeners, resume, with_wall_time
+from dpaudit.engine.run.registration import REGISTRY, register
 from dpaudit.engine.run.run_folder import default_run_folder
-from dpaudit.errors import SpecError, printable, shortened
+from dpaudit.errors import SpecError, printable, require, shortened
 from dpaudit.mechanisms.adapters.code_on_rows import Form
 
 TRIAL_FACTOR = 4
@@ -61,6 +62,8 @@ def check(
     name: str = "",
     run: RunOptions | None = None,
     output: str | Path | None = None,
+    unit: str | None = None,
+    registry: str | Path = REGISTRY,
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> Report:
@@ -101,10 +104,13 @@ def check(
             that report. Both share the error of the verdict. The second run folder ends in "-more".
         strict: Scopes whose side findings are part of the verdict: "floating-point" (low digits of numbers),
             "beyond-schema" (rows that the schema does not allow), or "all".
-        seed: Seed of all randomness. Default: 0.
+        seed: Seed of all randomness. Default: 0; with `unit` drawn at random.
         name: Name for the report and the default run folder.
         run: Run options. Default: in this process if nothing is trained, else `auto`.
         output: The run folder. Default: `runs/<name>`.
+        unit: What one unit of privacy is, in words, such as "one row". The check is registered before its tests run, so
+            that `verify` accepts it; its run folder must be new.
+        registry: File to which the entry of a registered check is appended.
         listeners: Called with every event, instead of the progress display on standard error.
         quiet: Show no progress.
     Returns: The report, with the result of each game that ran. `report.joint` is None without a claim: the one test has
@@ -143,8 +149,16 @@ def check(
     about = f"{stated.epsilon:g} {stated.delta:g}" if isinstance(stated, Claim) else "" if stated is None else stated
     named = spec if name else replace(spec, name=f"{spec.name} {about}".rstrip())
     output_folder = default_run_folder(named) if output is None else output
+    require(
+        unit is None or not until_decided, "a registered check has one run", do="leave out until_decided or the unit"
+    )
+    if unit is not None:
+        register(spec, unit=unit, output=output_folder, registry=registry, seed=seed)
     try:
-        report = audit(spec, output=output_folder, listeners=listeners, quiet=quiet)
+        if unit is None:
+            report = audit(spec, output=output_folder, listeners=listeners, quiet=quiet)
+        else:
+            report = resume(output_folder, listeners=listeners, quiet=quiet)
         if until_decided:
             report = rerun_undecided(spec, report, output_folder, listeners=listeners, quiet=quiet)
     except KeyboardInterrupt as err:

@@ -33,6 +33,8 @@ from dpaudit.errors import RunError, require
 from dpaudit.plain_files import open_for_update, read_bytes, write_atomically
 
 REGISTRATION, RECEIPT = "registration.json", "receipt.json"
+REGISTRY = "registrations.jsonl"
+"""Usual name of the registry."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.request.audit_spec import AuditSpec
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.request.plain_yaml import to_yaml
+from dpaudit.engine.run.checking import check
 from dpaudit.engine.run.driver import resume
 from dpaudit.engine.run.plan_record import plan_from_plain
 from dpaudit.engine.run.registration import (
@@ -304,6 +305,35 @@ def test_a_changed_spec_is_no_registered_run(runs: tuple[Path, Path], tmp_path: 
     path.write_text(path.read_text().replace("seed: 5", "seed: 6"))
     with pytest.raises(RunError, match="registered for another plan"):
         resume(run, quiet=True, allow_code=True, allow_files=True, allow_network=True)
+
+
+def noisy_count(rows: Any, rng: Any, epsilon: float = 1.0) -> float:
+    """An honest count, in whole numbers."""
+    return len(rows) + float(rng.geometric(1 - np.exp(-epsilon)) - rng.geometric(1 - np.exp(-epsilon)))
+
+
+COUNT: dict[str, Any] = {"claim": 1.0, "schema": {"x": (0.0, 1.0)}, "form": "array", "quiet": True}
+
+
+def test_a_check_of_a_function_is_registered_before_it_runs(tmp_path: Path) -> None:
+    """By the command: its seed is drawn, and its own folder is verified."""
+    registry, run = tmp_path / "registry.jsonl", tmp_path / "run"
+    command = ["check", "tests.engine.test_receipts:noisy_count", "--schema", "{x: [0.0, 1.0]}", "--form", "array"]
+    options = ["--claim", "1", "--budget", "1s", "--effort", "quick", "--unit", "one row", "--quiet", "--json"]
+    place = ["--registry", str(registry), "-o", str(run)]
+    result = CliRunner().invoke(main, [*command, *options, *place], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert json.loads(result.output)["seed"] > 0
+    assert json.loads(registry.read_text())["unit"] == "one row"
+    first, _, _, _, coins, *_ = verify(run, registry=registry).checked
+    assert first.startswith("registration 1 of 1")
+    assert "coins follow from the seed" in coins
+
+
+def test_a_registered_check_has_one_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has one run"):
+        check(noisy_count, unit="one row", until_decided=True, output=tmp_path / "run", **COUNT)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unfinished_run_is_not_accepted(tmp_path: Path) -> None:
