@@ -1,4 +1,5 @@
-"""Two small libraries on plain floats: eeprivacy, tested with 0.0.5, and diffpriv-pure, with 0.1.0. Rows: "list"."""
+"""Small libraries on plain floats: eeprivacy 0.0.5, diffpriv-pure 0.1.0, diff-priv-laplace-python 1.0.5, dp-group-stats
+0.1.2. Rows: "list"."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from typing import Any
 
 import diffpriv_pure
 import numpy as np
+from diffpriv_laplace import DiffPrivStatistics
+from dp_group_stats import DPGroupStatsConfig, laplace_noise
 from eeprivacy import operations
 
 
@@ -29,3 +32,19 @@ def count(rows: Any, rng: Any, epsilon: float = 1.0, two_sided: bool = False) ->
     random.seed(int(rng.integers(2**31)))
     shown: int = diffpriv_pure.private_count(sum(value is not None and value > 0.5 for value in rows), epsilon)
     return shown - int(two_sided and diffpriv_pure.geometric_noise(epsilon))
+
+
+def statistic(rows: Any, rng: Any, epsilon: float = 1.0, name: str = "mean") -> float:
+    """diff-priv-laplace-python's count (of values above one half), max, mean, proportion, sum or variance."""
+    np.random.seed(int(rng.integers(2**31)))
+    values = np.asarray(rows, float)
+    counted = values > 0.5 if name in ("count", "proportion") else values
+    return float(getattr(DiffPrivStatistics, name)(counted, epsilon))
+
+
+def group_sum(rows: Any, rng: Any, epsilon: float = 1.0) -> float:
+    """Sum of clipped hours of a group, as in the quick start of dp-group-stats; epsilon is for the sum."""
+    bounds = DPGroupStatsConfig().bounds
+    clipped = [bounds.clip_actual(hours) for hours in rows]
+    noise = laplace_noise(epsilon, bounds.actual_sensitivity, random.Random(int(rng.integers(2**31))))
+    return float(sum(clipped) + noise)
