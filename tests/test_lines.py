@@ -11,13 +11,13 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4806,
-    "benchmarks": 10596,
+    "benchmarks": 10966,
     "cluster": 526,
     "dpaudit": 3873,
     "engine": 198,
     "engine/answer": 4360,
     "engine/attacks": 1186,
-    "engine/cli": 2319,
+    "engine/cli": 2326,
     "engine/data": 3909,
     "engine/estimate": 1435,
     "engine/figures": 596,
@@ -26,10 +26,10 @@ LIMITS = {
     "engine/planning": 727,
     "engine/report": 868,
     "engine/request": 2737,
-    "engine/run": 3156,
+    "engine/run": 3172,
     "engine/sweep": 1076,
     "estimators": 11176,
-    "examples": 1578,
+    "examples": 1808,
     "language_models": 1,
     "language_models/attacks": 235,
     "language_models/canary_kinds": 209,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 78367,
+    "tests": 78423,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
