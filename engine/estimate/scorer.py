@@ -39,6 +39,8 @@ def membership_scorer(X: Any, y: Any, **options: Any) -> Callable[[Any, Any, Any
 
     def epsilon(estimator: Any, held_out: Any, held_out_y: Any) -> float:
         from dpaudit.engine.estimate.estimating import estimate
+        from dpaudit.engine.estimate.reading import CanaryScores, Question
+        from dpaudit.engine.estimate.tables import SourceTable
 
         member = ~np.isin(names, _row_names(held_out, held_out_y))[once]
         if member.all():
@@ -46,7 +48,12 @@ def membership_scorer(X: Any, y: Any, **options: Any) -> Callable[[Any, Any, Any
                 "none of the rows to score is a row of X: give `membership_scorer` the X and y of the folds"
             )
         scores = _surety(estimator, X, np.asarray(y))[once]
-        return estimate(scores, member, **{"method": METHOD, **options}).lower
+        table = SourceTable.of_arrays(score=scores, member=member)
+        if CanaryScores(table, Question(METHOD)).are_in_blocks:
+            raise InputError(
+                "the held-out rows form blocks: folds must be drawn at random, as by `KFold(shuffle=True)`"
+            )
+        return estimate(table.columns, **{"method": METHOD, **options}).lower
 
     return epsilon
 

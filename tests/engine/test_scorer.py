@@ -74,6 +74,20 @@ def test_other_rows_than_those_of_the_folds_are_refused() -> None:
         membership_scorer(X, WORDS[1:])
 
 
+def test_folds_that_were_not_shuffled_are_refused() -> None:
+    """By default scikit-learn takes blocks, which differ if the rows have an order."""
+    for folds in (3, KFold(3)):
+        with pytest.raises(InputError, match="held-out rows form blocks"):
+            cross_validate(
+                KNeighborsClassifier(1),
+                X,
+                WORDS,
+                cv=folds,
+                scoring={"epsilon": membership_scorer(X, WORDS)},
+                error_score="raise",
+            )
+
+
 def test_the_confidence_is_that_of_estimate() -> None:
     loose, strict = (bounds(KNeighborsClassifier(1), X, WORDS, confidence=each) for each in (0.5, 0.9999))
     assert (loose > strict).all()
