@@ -51,7 +51,7 @@ def membership_scorer(X: Any, y: Any, **options: Any) -> Callable[[Any, Any, Any
         table = SourceTable.of_arrays(score=scores, member=member)
         if CanaryScores(table, Question(METHOD)).are_in_blocks:
             raise InputError(
-                "the held-out rows form blocks: folds must be drawn at random, as by `KFold(shuffle=True)`"
+                "the held-out rows form blocks: draw folds at random, as by `KFold(shuffle=True)`"
             )
         return estimate(table.columns, **{"method": METHOD, **options}).lower
 
