@@ -71,7 +71,8 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
 def anchors(text: str) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ +(.*)$", without_code(text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    named = set(re.findall(r'<a id="([^"]+)"', text))
+    return named | {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def without_code(text: str) -> str:
@@ -82,6 +83,27 @@ def without_code(text: str) -> str:
 def test_the_links_of_every_page_lead_somewhere() -> None:
     broken = {page.relative_to(ROOT).as_posix(): list(broken_links(page, text)) for page, text in TEXTS.items()}
     assert {page: links for page, links in broken.items() if links} == {}
+
+
+def unexplained(text: str, terms: Mapping[str, str]) -> list[str]:
+    """Terms that a page mentions in its sentences, outside links, without a link to the glossary."""
+    prose = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|^[|#<].*$", "", without_code(text), flags=re.MULTILINE)
+    return [anchor for anchor, term in terms.items() if re.search(term, prose) and f"glossary.md#{anchor})" not in text]
+
+
+def test_pages_for_beginners_link_terms_to_the_glossary() -> None:
+    terms = {
+        "lp-1st": "LP-1ST",
+        "lira": "LiRA|RMIA",
+        "canary": "[Cc]anar(y|ies)",
+        "proxy": "prox(y|ies)",
+        "pate": "PATE",
+    }
+    terms |= {"accountant": "accountant", "spec": r"\bspec\b", "tpr": "AUC", "side-finding": "side finding"}
+    first = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "guides" / "python.md"]
+    pages = [page for page in first if page.name not in ("glossary.md", "security.md", "install.md")]
+    assert {page.name: found for page in pages if (found := unexplained(TEXTS[page], terms))} == {}
+    assert unexplained("A canary, and a [proxy](glossary.md#proxy).", terms) == ["canary"]
 
 
 def test_a_link_that_leads_nowhere_is_seen() -> None:
