@@ -102,7 +102,7 @@ def test_pages_for_beginners_link_terms_to_the_glossary() -> None:
     terms |= {"accountant": "accountant", "spec": r"\bspec\b", "tpr": "AUC", "side-finding": "side finding"}
     first = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "guides" / "python.md"]
     pages = [page for page in first if page.name not in ("glossary.md", "security.md", "install.md")]
-    assert {page.name: found for page in pages if (found := unexplained(TEXTS[page], terms))} == {}
+    assert {page.name: missing for page in pages if (missing := unexplained(TEXTS[page], terms))} == {}
     assert unexplained("A canary, and a [proxy](glossary.md#proxy).", terms) == ["canary"]
 
 
