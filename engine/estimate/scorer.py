@@ -50,9 +50,7 @@ def membership_scorer(X: Any, y: Any, **options: Any) -> Callable[[Any, Any, Any
         scores = _surety(estimator, X, np.asarray(y))[once]
         table = SourceTable.of_arrays(score=scores, member=member)
         if CanaryScores(table, Question(METHOD)).are_in_blocks:
-            raise InputError(
-                "the held-out rows form blocks: draw folds at random, as by `KFold(shuffle=True)`"
-            )
+            raise InputError("the held-out rows form blocks: draw folds at random, as by `KFold(shuffle=True)`")
         return estimate(table.columns, **{"method": METHOD, **options}).lower
 
     return epsilon
