@@ -19,7 +19,7 @@ LIMITS = {
     "engine/attacks": 1186,
     "engine/cli": 2326,
     "engine/data": 3909,
-    "engine/estimate": 1435,
+    "engine/estimate": 1440,
     "engine/figures": 596,
     "engine/games": 18210,
     "engine/observer": 1366,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 78423,
+    "tests": 78459,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
