@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import itertools
 import json
 import os
 import pickle
+import runpy
 import shutil
 import signal
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ from dpaudit import AuditSpec, Examples, RunOptions, audit, load_spec
 from dpaudit.actors.events import EventKind, read_events
 from dpaudit.actors.unit import Inputs
 from dpaudit.engine.data import shards
+from dpaudit.engine.data.criteo import CATEGORICAL, NUMERIC, Criteo, CriteoSynthetic
 from dpaudit.engine.data.labelled_files import Parquet
 from dpaudit.engine.data.partition import Partition, RowRange
 from dpaudit.engine.data.shards import ParquetShards, ShardedExamples
@@ -32,6 +35,7 @@ from dpaudit.errors import DataError, RunError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.gpu_memory import in_unit, shared_examples
 
+ROOT = Path(__file__).parent.parent.parent
 ROWS, CUTS = 900, (0, 100, 100, 470, 900)
 """Rows in four shards, one of them without rows."""
 
@@ -265,6 +269,26 @@ def test_planning_reads_the_canaries_alone(tmp_path: Path, monkeypatch: pytest.M
     folder = tmp_path / "in units"
     monkeypatch.setattr(shards, "MAX_ROWS_OUTSIDE_UNITS", 200)
     assert all(result.finding for result in audit(spec(data, [observational]), output=folder).results)
+
+
+def test_days_of_criteo_become_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the program in examples; numbers that are missing become 0 there, and the mean for `criteo`."""
+    write_shard = runpy.run_path(str(ROOT / "examples" / "criteo_shards.py"))["write_shard"]
+    monkeypatch.setitem(write_shard.__globals__, "BLOCK_BYTES", 20_000)
+    generated = CriteoSynthetic(300).load(seed=1)
+    names = {name: generated.features[name].to_pylist() for name in (*NUMERIC, *CATEGORICAL)}  # type: ignore[call-overload]
+    names["I1"][::3], names["C3"][::4] = [""] * 100, [""] * 75
+    rows = zip(generated.labels.tolist(), *names.values(), strict=True)
+    with gzip.open(tmp_path / "day_0.gz", "wt") as file:
+        file.writelines("\t".join(map(str, row)) + "\n" for row in rows)
+    assert pq.ParquetFile(write_shard(tmp_path / "day_0.gz", tmp_path)).num_row_groups > 1
+    sharded, log = ParquetShards(str(tmp_path), "label").load(), Criteo(str(tmp_path / "day_0.gz")).load()
+    assert isinstance(log.features, pa.Table)
+    zeros = np.where(np.arange(300) % 3 == 0, 0, np.asarray(log.features["I1"])).astype(np.float32)
+    features = log.features.set_column(0, "I1", pa.array(zeros))
+    assert (sharded.categorical, sharded.class_names) == (CATEGORICAL, ("0", "1"))
+    assert sharded.features.to_pydict() == features.to_pydict()  # type: ignore[union-attr]
+    assert sharded.labels.tolist() == log.labels.tolist()
 
 
 def test_no_rows_are_sent_to_workers(tmp_path: Path) -> None:
