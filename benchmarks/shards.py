@@ -4,7 +4,8 @@
 
 Made rows have four 32-bit numbers and a label of two classes, in 20 shards. `label-inference` audits LP-1ST with a
 logistic regression of a tenth of them, and `label-canaries` audits randomised response on half of them, each with
-100,000 canaries, on one Ray worker. Each run is a process of its own. Written to `docs/data/shards.csv`.
+100,000 canaries, on one Ray worker. Each run is a process of its own. 10^8 rows are split at random and, instead of in
+memory, in the given order. Written to `docs/data/shards.csv`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ COUNTS = (1_000_000, 10_000_000, 100_000_000)
 MAX_IN_MEMORY = 10_000_000
 SHARDS, GROUP_ROWS = 20, 500_000
 MODEL = {"name": "logistic-regression", "iterations": 20}
-AUDITS = (
+AUDITS: tuple[dict[str, Any], ...] = (
     {
         "name": "model",
         "mechanism": {"name": "lp-1st", "epsilon": 2.0, "model": MODEL},
@@ -88,13 +89,13 @@ def schema() -> pa.Schema:
     return pa.schema([*((f"x{number}", pa.float32()) for number in range(4)), ("label", pa.int8())])
 
 
-def run_here(folder: Path, name: str) -> Run:
+def run_here(folder: Path, name: str, order: str) -> Run:
     """Run both audits in this process, whose peak memory is then that of the driver."""
     path = folder / {"parquet-shards": "shards", "parquet": "rows.parquet"}[name]
     content: dict[str, Any] = {
         "data": {"name": name, "path": str(path), "label": "label"},
         "proxy": {"name": "model", "model": MODEL},
-        "audits": list(AUDITS),
+        "audits": [{**audit, "split": {**audit["split"], "order": order}} for audit in AUDITS],
         "run": {"runner": "ray", "workers": 1, "figures": False, "repeats": 0},
     }
     spec, output = dpaudit.load_spec(content), folder / f"run-{name}"
@@ -121,15 +122,17 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             write_rows(folder, count)
-            names = ["parquet-shards", *["parquet"] * (count <= MAX_IN_MEMORY)]
+            in_memory = count <= MAX_IN_MEMORY
+            kinds = [("parquet-shards", "random"), ("parquet", "random") if in_memory else ("parquet-shards", "given")]
             runs = {}
-            for name in names:
-                command = [sys.executable, "-m", "benchmarks.shards", "--run", str(folder), name]
+            for kind in kinds:
+                command = [sys.executable, "-m", "benchmarks.shards", "--run", str(folder), *kind]
                 out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-                runs[name] = Run(**json.loads(out.splitlines()[-1]))
-                shutil.rmtree(folder / f"run-{name}")
+                runs[kind] = Run(**json.loads(out.splitlines()[-1]))
+                shutil.rmtree(folder / f"run-{kind[0]}")
+            same = len({run.scores for run in runs.values()}) == 1
             files_gb = sum(file.stat().st_size for file in (folder / "shards").iterdir()) / 1e9
-        for name, run in runs.items():
+        for (name, order), run in runs.items():
             measured = {
                 "driver, peak MB": f"{run.driver_mb:.0f}",
                 "driver before the run, MB": f"{run.before_mb:.0f}",
@@ -137,20 +140,16 @@ def main() -> None:
                 "planning, s": f"{run.planning_s:.1f}",
                 "run, s": f"{run.run_s:.0f}",
                 "files, GB": f"{files_gb:.2f}",
-                "scores": ""
-                if len(runs) == 1
-                else "the same bits"
-                if len({each.scores for each in runs.values()}) == 1
-                else "differ",
+                "scores": ("the same bits" if same else "differ") if in_memory else "",
             }
-            print(count, name, measured, flush=True)
-            rows += rows_about({"rows": f"{count:,}", "data": name}, measured)
+            print(count, name, order, measured, flush=True)
+            rows += rows_about({"rows": f"{count:,}", "data": name, "order": order}, measured)
     if "--write" in sys.argv:
         record("shards.csv", rows, "python -m benchmarks.shards --write")
 
 
 if __name__ == "__main__":
     if "--run" in sys.argv:
-        print(json.dumps(asdict(run_here(Path(sys.argv[-2]), sys.argv[-1]))))
+        print(json.dumps(asdict(run_here(Path(sys.argv[-3]), *sys.argv[-2:]))))
     else:
         main()
