@@ -107,7 +107,7 @@ class TextEstimate(Estimate):
         scores: Table with one row for each canary, from which `dpaudit estimate` computes the same bounds.
         texts: Table with the log-probability of each text, for the estimator `discoverable-extraction`; empty for a
             release.
-        by: Values of canaries by which slices were made.
+        by: Names of the canaries' values that define slices.
     """
 
     attack_scores: Mapping[str, Floats] = field(default_factory=dict, compare=False)

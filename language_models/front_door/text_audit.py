@@ -139,7 +139,7 @@ class TextAudit:
             batches: As in `of`.
             tokenizer: As in `of`.
             optimizer: As in `of`.
-            resumed: True if the training goes on from a checkpoint; its `state` must have been restored.
+            resumed: True if the training continues from a checkpoint; its `state` must have been restored.
         Raises: InputError if canaries would not be trained on as planned, or for an argument that does not fit.
         """
         require(
@@ -192,7 +192,7 @@ class TextAudit:
         return {"record": (self._whole or self.record).state, "base": base}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from the `state` of a checkpoint, in place of what was recorded here.
+        """Continue from the `state` of a checkpoint, in place of the losses recorded here.
 
         Raises: InputError if it was saved with other canaries.
         """

@@ -305,7 +305,7 @@ def from_sklearn(
         estimator: An unfitted classifier with `predict_proba`, a regressor, or its class. It is not changed, and its
             `random_state` is not used, because seeds come from the plan.
         claim: The claim of the estimator, if it is the mechanism. None to measure how much a classifier leaks.
-        categories: Encoding of categorical columns; see `SklearnClassifier`. A regressor gets the columns as they are.
+        categories: Encoding of categorical columns; see `SklearnClassifier`. A regressor gets them unencoded.
     Raises: InputError for other objects.
     """
     from sklearn.base import RegressorMixin

@@ -122,7 +122,7 @@ class SyntheticAudit(Answered):
         measures: Measures that are commonly reported for synthetic tables; they decide nothing.
         utility: Errors of marginals, and a model that is trained on the synthetic rows and tested on the holdout.
         control: Tests of the split without the synthetic table.
-        notes: Assumptions, and what was counted, in sentences.
+        notes: Assumptions and counts, in sentences.
         doubts: The notes about these tables that a reader of the verdict must know.
         confidence: Confidence that a violation needs, over all tests together.
         rows: Numbers of rows of the training, holdout and synthetic tables.
