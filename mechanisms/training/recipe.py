@@ -39,9 +39,9 @@ class Recipe(ABC):
         weight_decay: L2 penalty added to the gradient, >= 0.
         batch_size: Examples per step, >= 1; the last batch of an epoch may be smaller.
         optimizer: "sgd" or "adam".
-        schedule: Factor of the learning rate over progress u in [0, 1]. "constant" is 1. "cosine" is half a period, down
-            to 0. "cosine-7-16" is cos(7 pi u / 16), as in FixMatch. "warmup-tenths", as in LP-MST, rises to 1 until
-            u = 0.15, and falls by a factor of 10 at 0.3, 0.6 and 0.9. "warmup-fifths", as in ALIBI, falls by 5 there.
+        schedule: Factor of the learning rate over progress u in [0, 1]. "constant" is 1. "cosine" is half a period,
+            down to 0. "cosine-7-16" is cos(7 pi u / 16), as in FixMatch. "warmup-tenths", as in LP-MST, rises to 1
+            until u = 0.15, and falls by a factor of 10 at 0.3, 0.6 and 0.9. "warmup-fifths", as in ALIBI, falls by 5.
         augment: Image augmentation: "none", "flip", "crop" (padding of an eighth of the side), "crop-flip",
             "crop-flip-cutout" (a square of a quarter of the side).
         mixup: Beta parameter of mixup, >= 0; 0 turns it off.
