@@ -85,7 +85,7 @@ def tossing(coins: Callable[..., Any]) -> Callable[[F], F]:
     """Declare how the coins of a unit function follow from seeds and numbers, for those who have no data.
 
     `coins` takes the values that the unit returned, and a mapping of those of its arguments that are seeds, numbers or
-    a game; a unit among them is a mapping of its arguments. It returns the coins of each value, or None.
+    a game; a unit among them is a mapping of its function and arguments. It returns the coins of each value, or None.
     """
 
     def mark(function: F) -> F:

@@ -34,7 +34,12 @@ _OTHERS = (
     "engine.request.",
 )
 _VALUES = ("claims", "estimators.", "mechanisms.training.private.", "mechanisms.queries.")
-READABLE = (*GAMES, *(f"dpaudit.{name}" for name in (*_OTHERS, *_VALUES)))
+_TEXTS = ("canary_kinds.", "canary_texts.", "mechanisms.token_statistics")
+READABLE = (
+    *GAMES,
+    *(f"dpaudit.{name}" for name in (*_OTHERS, *_VALUES)),
+    *(f"dpaudit.language_models.{name}" for name in _TEXTS),
+)
 """Modules whose dataclasses and enumerations a stored plan may name."""
 SEQUENCES: Mapping[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "frozenset": frozenset}
 TEXTS = ("mechanism", "data", "proxy", "attack")

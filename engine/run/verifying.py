@@ -34,7 +34,7 @@ from dpaudit.engine.run.registration import (
 from dpaudit.engine.run.run_folder import consent_for, open_run_folder, place_of, read_spec
 from dpaudit.errors import RunError, SpecError, shortened
 from dpaudit.estimators.one_run.signed_scores import control_estimator
-from dpaudit.estimators.scores import SharedOrders
+from dpaudit.estimators.scores import Scores, SharedOrders
 from dpaudit.plain_files import read_bytes
 
 COMPARED = ("name", "seed", "confidence", "joint", "results")
@@ -90,7 +90,9 @@ def verify(
         checked.append(_units(plan, folder, store))
         counted, tossed, others = _scores(plan, store)
         checked.append(f"all counts follow from {counted:,} stored scores")
-        unknown = [f"the coins of {name}: its game draws them together with data" for name in others]
+        unknown = [
+            f"the coins of {name}: its game draws them after choices by the answers of the mechanism" for name in others
+        ]
         checked += [f"{tossed:,} coins follow from the seed"] if tossed else []
         verdicts = _answer(plan, folder, run)
         checked.append("bounds, p-values and verdicts follow from the counts, to the last digit")
@@ -177,7 +179,7 @@ def _scores(plan: Plan, store: UnitStore) -> tuple[int, int, list[str]]:
                     continue
                 coins = _coins(unit, values)
                 if coins is None:
-                    others[name] = None
+                    others |= {name: None} if issubclass(counter.evidence, Scores) else {}
                 elif any(not np.array_equal(value.truth, each) for value, each in zip(values, coins, strict=True)):
                     raise _rejected(f"{name}: the coins of {unit.label!r} do not follow from the seed")
                 tossed += sum(each.size for each in coins or ())
@@ -190,7 +192,9 @@ def _coins(unit: Unit, values: Sequence[Any]) -> list[Any] | None:
     if not hasattr(call.function, "coins"):
         return None
     arguments = {
-        name: tuple(dict(each.task.arguments) for each in value) if isinstance(value, tuple) else value
+        name: tuple({"function": each.task.function, **dict(each.task.arguments)} for each in value)
+        if isinstance(value, tuple)
+        else value
         for name, value in call.arguments
     }
     coins: list[Any] | None = call.function.coins(values, arguments)

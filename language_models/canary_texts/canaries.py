@@ -305,12 +305,18 @@ def drawn_canaries(
     seed: int,
 ) -> Canaries:
     """Return canaries of a kind with their coins; `dpaudit.canaries` describes the arguments."""
-    text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
+    text_seed = np.random.SeedSequence(seed).spawn(POSITIONS + 1)[0]
     texts = kind.draw(source, canaries=canaries, records=records, rng=np.random.default_rng(text_seed))
-    coins = np.random.default_rng(coin_seed).random(len(texts)) < rate
+    coins = drawn_coins(len(texts), rate, seed)
     name = str(getattr(kind, "registered_name", type(kind).__name__))
     repeats = np.resize(np.asarray(repeat), len(texts))
     return Canaries(tuple(texts), coins, repeats, unit, seed, rate=rate, kinds=(name,), chat=source.chat)
+
+
+def drawn_coins(count: int, rate: float, seed: int) -> NDArray[np.bool_]:
+    """Return the coins of `count` canaries that were drawn with a seed."""
+    coin_seed = np.random.SeedSequence(seed).spawn(POSITIONS + 1)[1]
+    return np.asarray(np.random.default_rng(coin_seed).random(count) < rate)
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, measuring, unit
+from dpaudit.actors.work import Outcome, measuring, tossing, unit
 from dpaudit.engine.games.protocol import BLIND
 from dpaudit.errors import InputError
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.scores import SharedOrders
 from dpaudit.language_models.attacks.text_attacks import CanaryLosses
-from dpaudit.language_models.canary_texts.canaries import Canaries, StoredCanaries, drawn_canaries, new_tokens
+from dpaudit.language_models.canary_texts.canaries import (
+    Canaries,
+    StoredCanaries,
+    drawn_canaries,
+    drawn_coins,
+    new_tokens,
+)
 from dpaudit.language_models.canary_texts.loss_record import LossRecord
 from dpaudit.language_models.canary_texts.source import TextSource
 from dpaudit.language_models.canary_texts.view import TextView, attack_scores, order_of_all
@@ -51,6 +58,11 @@ class TunedLosses:
     update: UpdateProducts | None = None  # of all texts; None if no attack reads it
 
 
+def seed_of_canaries(seed: Seed) -> int:
+    """Return the seed of the canaries of one training."""
+    return int(seed.sequence().generate_state(1, np.uint64)[0] >> 1)
+
+
 @unit
 def draw_canaries(game: Any, base: BaseModelSource, texts: Texts | None, *, seed: Seed) -> Outcome[StoredCanaries]:
     """Draw the canaries of one training of the game `text-canaries`: texts, coins, copies."""
@@ -63,7 +75,7 @@ def draw_canaries(game: Any, base: BaseModelSource, texts: Texts | None, *, seed
         records=game.records,
         unit=game.unit,
         rate=game.rate,
-        seed=int(seed.sequence().generate_state(1, np.uint64)[0] >> 1),
+        seed=seed_of_canaries(seed),
     )
     if not 0 < canaries.planted.sum() < len(canaries):
         raise InputError(
@@ -201,7 +213,15 @@ def perplexity(module: Any, model: BaseModel, test: Texts, max_tokens: int) -> d
     return dict(zip(PERPLEXITY_METRICS, (exact, mean, exact * error, error), strict=True))
 
 
+def coins_of_canaries(replays: Sequence[SharedOrders], arguments: Mapping[str, Any]) -> list[NDArray[np.bool_]]:
+    """Return the coins of the canaries of all trainings, which are equally many, by their seeds."""
+    parts, (scores,) = arguments["canary_sets"], replays
+    count = scores.truth.size // len(parts)
+    return [np.concatenate([drawn_coins(count, each["game"].rate, seed_of_canaries(each["seed"])) for each in parts])]
+
+
 @unit
+@tossing(coins_of_canaries)
 def score_canaries(
     attack: CanaryLosses,
     canary_sets: tuple[StoredCanaries, ...],

@@ -103,8 +103,9 @@ def stored(run: Path, key: str, table: pa.Table) -> None:
 def with_scores(run: Path, change: Callable[[Scores], Scores], *, counted: bool) -> None:
     """Change the scores of a unit and, if `counted`, its counts."""
     key, counts, estimator = scores_unit(run)
-    scores = [change(replay) for replay in decode(UnitStore(run / "units").read(key), Scores)]
-    stored(run, key, encode(scores, Scores))
+    kind = estimator.evidence
+    scores = [change(replay) for replay in decode(UnitStore(run / "units").read(key), kind)]
+    stored(run, key, encode(scores, kind))
     if counted:
         stored(run, counts, encode([estimator.tally(replay) for replay in scores], estimator.tally_type))
     signed_again(run)
@@ -407,6 +408,23 @@ OTHERS: dict[str, dict[str, Any]] = {
         "mechanism": {"name": "non-private", "model": "logistic-regression"},
         "game": {"name": "membership", "shadows": 2},
     },
+    "votes of teachers": {
+        "mechanism": {"name": "pate", "epsilon": 1, "teachers": 5, "queries": 20, "model": "logistic-regression"},
+        "game": {"name": "teacher-votes", "coins": 2_000, "labels": 1},
+    },
+    "records of DP-SGD": {
+        "mechanism": {"name": "dp-sgd", "epsilon": 2, "delta": 1e-5, "model": {"name": "mlp", "hidden": [4]}},
+        "game": {"name": "dp-sgd-training", "coins": 6},
+    },
+    "coins of steps": {
+        "mechanism": {"name": "dp-sgd", "epsilon": 2, "delta": 1e-5, "model": {"name": "mlp", "hidden": [4]}},
+        "game": {"name": "dp-sgd-coins", "trainings": 2},
+    },
+    "canary texts": {
+        "data": {"name": "made-sentences", "rows": 50},
+        "mechanism": {"name": "fine-tuning", "trainer": "full"},
+        "game": {"name": "text-canaries", "canaries": 20, "trainings": 2, "ceiling": False},
+    },
     "many trainings": {
         "mechanism": {"name": "lp-1st", "epsilon": 1, "model": "recall"},
         "game": {"name": "label-crafted", "search": 60, "releases": 20, "canaries": 40},
@@ -414,16 +432,25 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-OF_DATA = ("many trainings", TOGETHER)
-"""Games whose coins are drawn together with data."""
+OF_ANSWERS = ("many trainings", TOGETHER)
+"""Games whose coins depend on choices by the mechanism's answers."""
+TEXTS = "canary texts"
 
 
-@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("case", [*sorted(OTHERS.keys() - {TEXTS}), pytest.param(TEXTS, marks=pytest.mark.nightly)])
 def test_runs_of_other_games_are_accepted(case: str, tmp_path: Path) -> None:
     verification = verify(registered_run(tmp_path, **OTHERS[case]))
-    assert any("coins follow from the seed" in text for text in verification.checked) or case in OF_DATA
+    assert any("coins follow from the seed" in text for text in verification.checked) or case in OF_ANSWERS
     if case != TOGETHER:  # the budget decides which of its tests run
-        assert any("the coins of" in text for text in verification.unknown) is (case in OF_DATA)
+        assert any("the coins of" in text for text in verification.unknown) is (case in OF_ANSWERS)
+
+
+@pytest.mark.parametrize("case", ["votes of teachers", "records of DP-SGD", "coins of steps"])
+def test_a_forged_coin_of_a_game_with_data_is_rejected(case: str, tmp_path: Path) -> None:
+    run = registered_run(tmp_path, **OTHERS[case])
+    with_scores(run, other_coin, counted=True)
+    with pytest.raises(RunError, match="the coins of"):
+        verify(run)
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(200, marks=pytest.mark.nightly)])

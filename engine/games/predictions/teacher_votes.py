@@ -14,6 +14,7 @@ Source: Papernot et al. (2017), arXiv:1610.05755, section 3; Steinke et al. (202
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Work, unit
+from dpaudit.actors.work import Work, tossing, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, every_row
 from dpaudit.engine.games.steps.dp_sgd_training import join_scores, reveal_records
@@ -161,7 +162,14 @@ def votes_of_worlds(mechanism: PATE, target: Examples, compute: Compute, *, labe
     return VotesOfWorlds(world_0, world_1)
 
 
+def coins_of_releases(scores: Sequence[Scores], arguments: Mapping[str, Any]) -> list[NDArray[np.bool_]]:
+    """Return the coins of a unit of releases by its numbers and seed."""
+    first, last = arguments["first"], arguments["last"]
+    return [arguments["seed"].child("counts", first).rng().random(last - first) < 0.5]
+
+
 @unit
+@tossing(coins_of_releases)
 def release_counts(mechanism: PATE, attack: Any, votes: VotesOfWorlds, *, first: int, last: int, seed: Seed) -> Scores:
     """Return the scores of releases `first` to `last` - 1; a fair coin decides the world of each."""
     rng = seed.child("counts", first).rng()

@@ -7,7 +7,7 @@ for the audit. The game `dp-sgd-steps` has one canary a step, which it chooses a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Work, unit
+from dpaudit.actors.work import Work, tossing, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.step_noise import GaussianNoise
 from dpaudit.engine.games.protocol import CheckTest, GameTraits, Played, Setting, every_row
@@ -194,7 +194,19 @@ def train_with_coins(
     return probe.steps(claimed.count)
 
 
+def coins_of_steps(scores: Sequence[StepScores], arguments: Mapping[str, Any]) -> list[Flags]:
+    """Return the coins of all trainings by their seeds; those of steps after the last one that was seen are False."""
+    (all_steps,) = scores
+    seeds = [part["seed"].child("coins") for part in arguments["trainings"]]
+    coins = [seed.rng().random(all_steps.truth.size // len(seeds)) < 0.5 for seed in seeds]
+    for tossed, seen in zip(coins, np.split(all_steps.truth | (all_steps.score != 0), len(seeds)), strict=True):
+        steps = np.flatnonzero(seen.reshape(-1, all_steps.coins).any(axis=1))
+        tossed[all_steps.coins * (steps[-1] + 1 if steps.size else 0) :] = False
+    return [np.concatenate(coins)]
+
+
 @unit
+@tossing(coins_of_steps)
 def score_coins(trainings: tuple[CoinSteps, ...]) -> Iterator[StepScores]:
     """Yield the attack's scores of the coins of all trainings, in order."""
     truth, score = (np.concatenate([getattr(each, name) for each in trainings]) for name in ("truth", "score"))

@@ -12,7 +12,7 @@ Source: Nasr et al. (2021), arXiv:2101.04535, worst-case gradients; Steinke et a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Work, unit
+from dpaudit.actors.work import Work, tossing, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, every_row, require_units
 from dpaudit.engine.games.trials import TrainingRun
@@ -134,7 +134,14 @@ class DpSgdTraining:
         return Played((scores,), trainings=trainings, ceiling=(ceiling,))
 
 
+def coins_of_records(scores: Sequence[Scores], arguments: Mapping[str, Any]) -> list[NDArray[np.bool_]]:
+    """Return the coins of a unit of trainings by its numbers and seed."""
+    rngs = [arguments["seed"].child("records", number).rng() for number in range(arguments["first"], arguments["last"])]
+    return [np.concatenate([rng.random(arguments["coins"]) < 0.5 for rng in rngs])]
+
+
 @unit
+@tossing(coins_of_records)
 def train_with_records(
     mechanism: ObservableLearner,
     attack: Any,
@@ -150,8 +157,8 @@ def train_with_records(
     private, numbers = mechanism.private_steps(), range(first, last)
     weights = parameter_count(mechanism, target)
     draws = [seed.child("records", number).rng() for number in numbers]
+    truth = np.array([rng.random(coins) < 0.5 for rng in draws])  # first, so that they need no model
     places = np.array([np.sort(rng.choice(weights, coins, replace=False)) for rng in draws])
-    truth = np.array([rng.random(coins) < 0.5 for rng in draws])
     signs = np.array([rng.choice([-1.0, 1.0], coins) for rng in draws]).astype(np.float32)
     records = np.zeros((len(draws), weights), np.float32)
     np.put_along_axis(records, places, truth * signs * np.float32(BEYOND_CLIP * private.clip), axis=1)
@@ -175,7 +182,13 @@ def train_with_records(
     return scored(0, truth.ravel(), scores.ravel())
 
 
+def coins_of_parts(replays: Sequence[Scores], arguments: Mapping[str, Any]) -> list[NDArray[np.bool_]]:
+    """Return the coins of all parts, each by the function of its unit."""
+    return [np.concatenate([part["function"].coins((), part)[0] for part in arguments["trainings"]])]
+
+
 @unit
+@tossing(coins_of_parts)
 def join_scores(trainings: tuple[Scores, ...]) -> Iterator[Scores]:
     """Yield the scores of all trainings as those of one replay, as every coin is about another record."""
     score, truth = (np.concatenate([getattr(part, name) for part in trainings]) for name in ("score", "truth"))
