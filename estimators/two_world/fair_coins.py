@@ -68,10 +68,14 @@ class GuessAccuracy:
     failed_replays: int = 0  # number of failed replays, which show nothing
 
     @property
+    def success(self) -> float:
+        """Lower limit of the probability of a right guess, rounded down; the median over replays."""
+        limits = np.asarray(clopper_pearson(self.right, self.trials, confidence=1 - self.error, side="lower").lower)
+        return float(median_rule(np.append(limits * (1 - 1e-11), np.zeros(self.failed_replays))))
+
+    @property
     def total_variation(self) -> float:
-        accuracy = np.asarray(clopper_pearson(self.right, self.trials, confidence=1 - self.error, side="lower").lower)
-        limits = np.maximum(0.0, 2 * accuracy * (1 - 1e-11) - 1)
-        return float(median_rule(np.append(limits, np.zeros(self.failed_replays))))
+        return max(0.0, 2 * self.success - 1)
 
     @property
     def mu(self) -> float:

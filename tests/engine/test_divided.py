@@ -130,6 +130,7 @@ UNDIVIDED = {
     "random-subset",
     "rare-canaries",
     "ratio",
+    "reconstruction",
     "step-martingale",
     "two-cut",
     "two-samples",

@@ -52,7 +52,7 @@ SAME_ON_PURPOSE = ("control, ", "what a mechanism without privacy would show")
 PARTS = ("train_teachers", "release_answers", "train_model", "ask_teachers", "train_and_ask")
 ONLY_CHOOSE = ("offer_worlds", "try_tables", "try_again")
 LEARN = [
-    *("label-channel", "label-repeats", "label-crafted", "ind-mia", "mia", "opposing-gradients"),
+    *("label-channel", "label-repeats", "label-secrets", "label-crafted", "ind-mia", "mia", "opposing-gradients"),
     *("last-iterate", "crafted-queries", "neighbours", "row-function", "table-membership"),
 ]
 ON_ROWS = {"row-function": RowFunctionGame(), "table-membership": TableMembershipGame(rows=5)}
