@@ -58,7 +58,7 @@ def rows(number: int) -> Iterator[Row]:
             counts = guesses_of(name, game, 1)
             bound = estimator.bound([counts])
             (success,) = bound.evidence
-            curve = PureDP(1.0 * game.at_stake)
+            curve = PureDP(1.0 * game.secret_rows)
             yield Row(where, "values", f"{counts.values}")
             yield Row(where, "advantage", format_lower(success.comparison(curve).observed), "", f"{counts.trials}")
             yield Row(where, "allowed", f"{largest_success(curve, counts.values) - 1 / counts.values:.3f}")
@@ -66,7 +66,7 @@ def rows(number: int) -> Iterator[Row]:
             yield Row(where, "claim", f"{curve.bound:g}")
             small = LabelSecrets(secret, trials=150, search=60)
             bounds = [estimator.bound([guesses_of(name, small, seed)]) for seed in range(number)]
-            wrong = sum(bound.lower > game.at_stake for bound in bounds)
+            wrong = sum(bound.lower > game.secret_rows for bound in bounds)
             yield Row(where, "bound above the truth", f"{wrong}", "", f"{number}")
 
 

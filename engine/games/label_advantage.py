@@ -21,7 +21,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, require_units
+from dpaudit.engine.games.protocol import BAG_MECHANISMS, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.proxies import KnownLaw
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.label_reconstruction.advantage import (
@@ -49,10 +49,6 @@ from dpaudit.mechanisms.protocols import BagMechanism
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
-
-BAG_MECHANISMS = Capability(
-    BagMechanism, "mechanisms that release numbers about bags of labels (randomized-response, llp, llp-laplace, ...)"
-)
 
 
 @dataclass(frozen=True, eq=False)

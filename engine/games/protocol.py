@@ -26,7 +26,7 @@ from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.examples import Examples, Rows
-from dpaudit.mechanisms.protocols import LabelMechanism, Learner
+from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, Learner
 
 ObservedT = TypeVar("ObservedT", contravariant=True)
 ReleaseT = TypeVar("ReleaseT")
@@ -153,6 +153,9 @@ class Capability:
 
 
 LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
+BAG_MECHANISMS = Capability(
+    BagMechanism, "mechanisms that release numbers about bags of labels (randomized-response, llp, llp-laplace, ...)"
+)
 LEARNERS = Capability(Learner, "learners (with methods `claim` and `fit`)")
 
 

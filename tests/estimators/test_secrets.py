@@ -100,8 +100,8 @@ def test_a_curve_is_rejected_where_its_epsilon_is_not() -> None:
     assert point.quantity == "reconstruction advantage"
     assert bound.violation_point(GaussianDP(2.0)) is None
     assert 1.0 < bound.mu <= 2.0
-    lost = Reconstruction(delta=1e-5).bound([guesses], failed_replays=2)
-    assert lost.violation_point(claim) is None
+    of_three = Reconstruction(delta=1e-5).bound([guesses], failed_replays=2)
+    assert of_three.violation_point(claim) is None
 
 
 def right_guesses(mechanism: Any, game: LabelSecrets, data: Any, *, in_bags: bool, seed: int) -> SecretGuesses:
@@ -135,7 +135,7 @@ def test_bounds_of_honest_mechanisms_exceed_their_claim_no_more_often_than_state
     mechanism, data, in_bags, _ = HONEST[name]
     game, games = LabelSecrets(secret, trials=200, search=100), by_day(8, by_night=400)
     counts = [right_guesses(mechanism, game, data, in_bags=in_bags, seed=seed) for seed in range(games)]
-    wrong = sum(Reconstruction().bound([count]).lower > game.at_stake for count in counts)
+    wrong = sum(Reconstruction().bound([count]).lower > game.secret_rows for count in counts)
     assert wrong <= stats.binom.ppf(1 - 1e-6, games, 0.05)
 
 
@@ -218,5 +218,5 @@ def test_secrets_that_cannot_be_played_are_refused(tmp_path: Path) -> None:
         result_of(RandomizedResponse(1.0), tmp_path, secret="reconstruction", labels=8)
     with pytest.raises(SpecError, match="two classes"):
         result_of(LaplaceProportions(), tmp_path)
-    with pytest.raises(SpecError, match="must hold the labels"):
+    with pytest.raises(SpecError, match="must hold all secret labels"):
         result_of(RandomizedResponse(1.0), tmp_path, secret="reconstruction", labels=4, rows=2)

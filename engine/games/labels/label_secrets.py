@@ -19,9 +19,8 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.games.label_advantage import BAG_MECHANISMS
 from dpaudit.engine.games.labels.label_designs import release_labels
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, GameTraits, Played, Setting
+from dpaudit.engine.games.protocol import BAG_MECHANISMS, LABEL_MECHANISMS, GameTraits, Played, Setting
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.arguments import require_one_of
 from dpaudit.estimators.label_reconstruction.secrets import SecretGuesses
@@ -93,7 +92,7 @@ class LabelSecrets:
         labels: Number of rows whose labels are reconstructed: 2, 4 or 8. The claim is converted by group privacy.
         trials: Number of secrets to guess, in 1 .. 10,000,000, each with a release of its own.
         search: Number of releases with known secrets, in 1 .. 10,000,000, from which the attacker learns.
-        rows: Number of target rows in a release, >= 1; a bag must hold the rows at stake.
+        rows: Number of target rows in a release, >= 1; a bag must hold the secret rows.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
@@ -121,22 +120,22 @@ class LabelSecrets:
             count = getattr(self, name)
             require(1 <= count <= MAX_RUNS, f"{name} must be in 1 .. {MAX_RUNS:,}", **{name: count})
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
-        object.__setattr__(self, "traits", replace(type(self).traits, records=self.at_stake))
+        object.__setattr__(self, "traits", replace(type(self).traits, records=self.secret_rows))
 
     @property
-    def at_stake(self) -> int:
+    def secret_rows(self) -> int:
         """Number of rows whose labels depend on the secret."""
         return self.labels if self.secret == "reconstruction" else 1
 
     def values(self, classes: int, seed: Seed) -> Ints:
-        """Return the labels of the rows at stake for each value of the secret, shape (N, m)."""
+        """Return the labels of the secret rows for each value of the secret, shape (N, m)."""
         if self.secret == "membership":
             return seed.child("pair").rng().permutation(classes)[:2, None]
-        return np.array(list(itertools.product(range(classes), repeat=self.at_stake)), np.int64)
+        return np.array(list(itertools.product(range(classes), repeat=self.secret_rows)), np.int64)
 
     def play(self, setting: Setting, work: Work) -> Played:
         target, cheap = setting.parts.target, setting.resources.without_gpu
-        count = 2 if self.secret == "membership" else target.classes**self.at_stake
+        count = 2 if self.secret == "membership" else target.classes**self.secret_rows
         in_bags = self.traits.capability_of(setting.mechanism) is BAG_MECHANISMS
         if in_bags and target.classes != 2:
             raise SpecError(f"bags need labels of two classes, {target.name} has {target.classes}. Merge classes")
@@ -163,13 +162,13 @@ class LabelSecrets:
         return Played(evidence, trainings=(*search, *fresh), ceiling=ceiling)
 
     def used(self, target: Examples) -> Examples:
-        """Return the rows of a release; their labels are 0 except those at stake."""
+        """Return the rows of a release; their labels are 0 except the secret ones."""
         return target.take(np.arange(min(self.rows, len(target))))
 
     def released(
         self, mechanism: Any, used: Examples, rng: np.random.Generator, *, in_bags: bool
     ) -> tuple[Ints, LabelMechanism]:
-        """Return the rows at stake, shape (m,), and a mechanism that releases a number for each row.
+        """Return the secret rows, shape (m,), and a mechanism that releases a number for each row.
 
         Raises: InputError if there are too few rows, or no bag holds as many.
         """
@@ -177,8 +176,8 @@ class LabelSecrets:
         if in_bags:
             bags = mechanism.bags(used, rng=rng)
             mechanism, rows = CountsOfBags(mechanism, bags), np.flatnonzero(bags.assignment == bags.sizes.argmax())
-        require(rows.size >= self.at_stake, "the rows, or a bag, must hold the labels at stake", rows=rows.size)
-        return rows[: self.at_stake], mechanism
+        require(rows.size >= self.secret_rows, "the rows, or a bag, must hold all secret labels", rows=rows.size)
+        return rows[: self.secret_rows], mechanism
 
 
 @dataclass(frozen=True, eq=False)
