@@ -32,6 +32,7 @@ from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.sweep.request import read_request
 from dpaudit.errors import UnknownNameError, VerdictError
+from dpaudit.estimators.bound import format_lower
 from tests.engine.test_python_page import in_this_process
 from tests.small import few_calls
 
@@ -48,7 +49,8 @@ ELSEWHERE = {
     "docs/reference/estimators.md": "tests/engine/test_documented.py",
 }
 LOCAL = "docs/guides/local-protocols.md"
-HERE = ("README.md", "docs/guides/functions.md", LOCAL, "docs/guides/ml-audit.md", "docs/guides/sweeps.md")
+PREDICTION = "docs/guides/private-prediction.md"
+HERE = ("README.md", "docs/guides/functions.md", LOCAL, "docs/guides/ml-audit.md", PREDICTION, "docs/guides/sweeps.md")
 BY_DAY = ("grr",)
 """Protocols of the guide that are audited by day, in seconds each."""
 PROTOCOLS = ("grr", "unary", "olh", "subset", "hadamard", "rappor", "permanent_answers", "shuffled")
@@ -141,6 +143,46 @@ def test_a_local_protocol_passes_and_its_mistake_does_not(
     passed, mistaken = guide.verdicts(getattr(guide, name))
     assert passed is Verdict.NO_VIOLATION
     assert mistaken is Verdict.VIOLATION
+
+
+@pytest.fixture
+def predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder with the files of the guide of private prediction."""
+    write_files(PREDICTION, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_snapshot_shows_the_bound_of_the_guide(predictions: Path) -> None:
+    module = importlib.import_module("votes_of_runs")
+    laws = [module.noisy_argmax_probabilities([[9 - k, k], [8 - k, k + 1]], 3.0) for k in (4, 5)]
+    without, with_record = 0.98 * laws[0] + 0.02 * laws[1]
+    truth = max(np.log(with_record[1] / without[1]), np.log(without[0] / with_record[0]))
+    assert format_lower(float(truth), 3) == "0.379"
+    assert format_lower(module.bound.lower, 2) == "0.32"
+
+
+def test_an_embedding_moves_the_mean_by_its_sensitivity(predictions: Path) -> None:
+    """The noise of the guide is that of 1-GDP; its mistake adds half of it."""
+    guide = importlib.import_module("embeddings")
+    rows = np.array([[1.0, 0.0, 0.0]] * 4)
+    means = [
+        np.mean([guide.mean_embedding(sign * rows[:1], np.random.default_rng(n)) for n in range(4_000)], axis=0)
+        for sign in (1, -1)
+    ]
+    assert np.linalg.norm(means[0] - means[1]) == pytest.approx(2.0, abs=1e-9)
+    for settings, deviation in (({}, 2.0), (guide.MISTAKE, 1.0)):
+        values = [guide.mean_embedding(rows[:1], np.random.default_rng(n), **settings) for n in range(4_000)]
+        assert np.std(values, axis=0) == pytest.approx([deviation] * 3, rel=0.1)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+def test_an_aggregation_of_embeddings_passes_and_its_mistake_does_not(predictions: Path) -> None:
+    guide = importlib.import_module("embeddings")
+    assert guide.audit().joint.verdict is Verdict.NO_VIOLATION
+    assert guide.audit(**guide.MISTAKE).joint.verdict is Verdict.VIOLATION
 
 
 def test_the_poisoning_of_the_guide_flips_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

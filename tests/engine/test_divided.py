@@ -131,6 +131,7 @@ UNDIVIDED = {
     "rare-canaries",
     "ratio",
     "reconstruction",
+    "snapshot",
     "step-martingale",
     "two-cut",
     "two-samples",
