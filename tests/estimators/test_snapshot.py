@@ -75,13 +75,13 @@ def test_a_snapshot_taken_for_the_law_of_the_votes_exceeds_the_truth() -> None:
     assert wrong > 8
 
 
-@pytest.mark.parametrize(("sigma", "found"), [(6.0, False), (3.0, True)])
-def test_half_the_noise_is_found_by_a_snapshot_and_not_by_as_many_answers(sigma: float, found: bool) -> None:
+@pytest.mark.parametrize(("sigma", "is_rejected"), [(6.0, False), (3.0, True)])
+def test_half_the_noise_is_found_by_a_snapshot_and_not_by_as_many_answers(sigma: float, is_rejected: bool) -> None:
     """The votes are equal but for 2 % of 500 runs of each world; the claim is that of noise of deviation 6."""
     claim, rng, truth = GaussianDP(math.sqrt(2) / 6.0), np.random.default_rng(0), np.arange(1_000) % 2 == 1
     rates = probabilities(np.where(rng.random(1_000) < 0.02, 5, 4), truth, sigma)
     bound = Snapshot().bound([Snapshot().tally(of_worlds(rates, truth))])
-    assert (bound.violation_point(claim) is not None) == found
+    assert (bound.violation_point(claim) is not None) == is_rejected
     answers = Scores((rng.random(1_000) < rates).astype(np.float64), truth)
     counted = Band().bound([Band().tally(answers)])
     assert counted.violation_point(claim) is None
