@@ -11,7 +11,7 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4806,
-    "benchmarks": 10966,
+    "benchmarks": 11039,
     "cluster": 526,
     "dpaudit": 3873,
     "engine": 198,
@@ -21,14 +21,14 @@ LIMITS = {
     "engine/data": 3909,
     "engine/estimate": 1440,
     "engine/figures": 596,
-    "engine/games": 18238,
+    "engine/games": 18480,
     "engine/observer": 1366,
     "engine/planning": 727,
     "engine/report": 868,
     "engine/request": 2737,
     "engine/run": 3181,
     "engine/sweep": 1076,
-    "estimators": 11176,
+    "estimators": 11425,
     "examples": 1853,
     "language_models": 1,
     "language_models/attacks": 235,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 78510,
+    "tests": 78942,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
