@@ -49,8 +49,9 @@ METHODS = {
 CONTROL = "#dc2626"
 OBSERVATIONAL = ("label inference", "membership, calibrated")
 SMALL_EPSILONS = {"criteo": (math.inf, 4.0, 1.0), "images": (math.inf, 10.0, 1.0)}
-SMALL_IMAGES = 2_400
-"""Images at small scale, three tenths of which are trained on."""
+SMALL_IMAGES = 4_800
+IMAGES_SPLIT = Partition(target=0.15, reference=0.55, test=0.28, validation=0.02)
+"""Images at small scale and their split, with three rows for the proxy to each for the learner."""
 SMALL_NETWORK = replace(image_tables.SMALL, epochs=15)
 SMALL_PATE_FM = replace(
     image_tables.SMALL_PATE_FM, teachers=5, queries=400, answers=200, threshold=2.0, teacher_steps=40, student_steps=100
@@ -103,9 +104,10 @@ def _comparison(study: Study, kind: str, options: Options) -> Comparison:
         study = replace(study, learners=learners, data=replace(study.data, rows=SMALL_IMAGES), proxy=proxy)
     order = study.split.order
     split = Partition(target=0.3, reference=0.4, test=0.28, validation=0.02, order=order)
-    if order == "given":  # the reference is the day before; the small split has rows enough for fresh points
-        small = options.scale == "small"
-        split = study.split if small else replace(split, target=0.25, reference=0.5, test=0.23)
+    if options.scale == "small":  # on clicks the reference is the day before
+        split = IMAGES_SPLIT if kind == "images" else study.split
+    elif order == "given":
+        split = replace(split, target=0.25, reference=0.5, test=0.23)
     rows = len(study.data.load(seed=options.seed))
     canaries = min(math.floor(split.test * rows), math.floor(split.target * rows)) - 1
     if study.canaries is not None:

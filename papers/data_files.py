@@ -21,13 +21,14 @@ from pathlib import Path
 import numpy as np
 
 from dpaudit.engine.answer.sensitivity import ceiling_bound
+from dpaudit.engine.games.proxies import CalibratedModel
 from dpaudit.engine.games.reference import CoinResponse, Reference
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.estimators.two_world.ratio import detectable_ceiling
 from dpaudit.mechanisms.learners.pate import PateFm
 from papers.attacks_compared import condition
-from papers.image_tables import SMALL_COLOUR, pate_fm_hours
+from papers.image_tables import COLOUR_SPLIT, SMALL_IMAGES, pate_fm_hours
 from papers.label_inference import FITTED_FROM, PRINTED_RESPONSE, RATE_SIZES, RELEASES
 from papers.label_tables import spread
 from papers.ml_audit_dp_sgd import by_setting
@@ -171,7 +172,9 @@ def clicks(folder: Path) -> Iterator[Row]:
 
 def pictures(folder: Path) -> Iterator[Row]:
     yield from studied("test accuracy, %", folder, ("table-1", "table-4"))
-    yield Row(setting({"data": "CIFAR-10"}), "images used", f"{SMALL_COLOUR:,}")
+    seen = (1 - CalibratedModel().held_out) * COLOUR_SPLIT.reference
+    for what, share in {"images trained on": COLOUR_SPLIT.target, "images of the reference model": seen}.items():
+        yield Row(setting({"data": "CIFAR-10"}), what, f"{share * SMALL_IMAGES:,.0f}")
     key = setting({"at the paper's size": "PATE-FM", "teachers of one epsilon": str(PateFm(1.0).teachers)})
     yield Row(key, "GPU hours, counted", str(pate_fm_hours()))
 

@@ -19,7 +19,7 @@ from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import CanaryConfidence
-from dpaudit.engine.games.proxies import ModelProxy
+from dpaudit.engine.games.proxies import CalibratedModel, ModelProxy
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.learners.lp_mst import LP1ST
@@ -118,6 +118,9 @@ def test_every_learner_of_the_paper_is_compared(tmp_path: Path, kind: str) -> No
     assert len(comparison.learners) == (4 if kind == "images" else 5)
     for learner in comparison.learners.values():
         assert {learner(epsilon).claim().epsilon for epsilon in comparison.epsilons} == set(comparison.epsilons)
+    for split in (comparison.split, tables.study(options).split, image_tables.SMALL_SPLIT):
+        proxy_rows = (1 - CalibratedModel().held_out) * split.reference
+        assert proxy_rows >= split.target - 1e-9, "a proxy from fewer rows than the learner's is worse than the learner"
 
 
 def test_every_canary_on_clicks_has_a_fresh_point(tmp_path: Path) -> None:
