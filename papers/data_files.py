@@ -172,8 +172,11 @@ def clicks(folder: Path) -> Iterator[Row]:
 
 def pictures(folder: Path) -> Iterator[Row]:
     yield from studied("test accuracy, %", folder, ("table-1", "table-4"))
-    seen = (1 - CalibratedModel().held_out) * COLOUR_SPLIT.reference
-    for what, share in {"images trained on": COLOUR_SPLIT.target, "images of the reference model": seen}.items():
+    reference_share = (1 - CalibratedModel().held_out) * COLOUR_SPLIT.reference
+    for what, share in {
+        "images trained on": COLOUR_SPLIT.target,
+        "images of the reference model": reference_share,
+    }.items():
         yield Row(setting({"data": "CIFAR-10"}), what, f"{share * SMALL_IMAGES:,.0f}")
     key = setting({"at the paper's size": "PATE-FM", "teachers of one epsilon": str(PateFm(1.0).teachers)})
     yield Row(key, "GPU hours, counted", str(pate_fm_hours()))
