@@ -86,8 +86,8 @@ class CalibratedModel:
     would otherwise differ from true labels, and the difference would look like a leak. Probabilities are at least
     1 / (n + K) for n held-out rows and K classes, because no number of rows proves a label certain.
 
-    M' should be trained on no fewer rows than the learner. A learner that predicts better than M' tells true labels from
-    proxy labels on rows that neither saw, which the control subtracts from the bound.
+    M' should be trained on no fewer rows than the learner. A learner that predicts better than M' tells true labels
+    from proxy labels on rows that neither saw, which the control subtracts from the bound.
 
     Attributes:
         model: Training method of M'.
