@@ -195,12 +195,12 @@ def train_with_coins(
 
 
 def coins_of_steps(scores: Sequence[StepScores], arguments: Mapping[str, Any]) -> list[Flags]:
-    """Return the coins of all trainings by their seeds; those of steps after the last one that was seen are False."""
+    """Return the coins of all trainings by their seeds; those of steps after the last one that was observed are False."""
     (all_steps,) = scores
     seeds = [part["seed"].child("coins") for part in arguments["trainings"]]
     coins = [seed.rng().random(all_steps.truth.size // len(seeds)) < 0.5 for seed in seeds]
-    for tossed, seen in zip(coins, np.split(all_steps.truth | (all_steps.score != 0), len(seeds)), strict=True):
-        steps = np.flatnonzero(seen.reshape(-1, all_steps.coins).any(axis=1))
+    for tossed, observed in zip(coins, np.split(all_steps.truth | (all_steps.score != 0), len(seeds)), strict=True):
+        steps = np.flatnonzero(observed.reshape(-1, all_steps.coins).any(axis=1))
         tossed[all_steps.coins * (steps[-1] + 1 if steps.size else 0) :] = False
     return [np.concatenate(coins)]
 
