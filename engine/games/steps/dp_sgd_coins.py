@@ -195,7 +195,7 @@ def train_with_coins(
 
 
 def coins_of_steps(scores: Sequence[StepScores], arguments: Mapping[str, Any]) -> list[Flags]:
-    """Return the coins of all trainings by their seeds; those of steps after the last one that was observed are False."""
+    """Return the coins of all trainings by their seeds; those of later steps than the last observed one are False."""
     (all_steps,) = scores
     seeds = [part["seed"].child("coins") for part in arguments["trainings"]]
     coins = [seed.rng().random(all_steps.truth.size // len(seeds)) < 0.5 for seed in seeds]
