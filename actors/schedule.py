@@ -25,6 +25,9 @@ MAX_HELD_BYTES = 1_000_000_000
 """Limit of results kept in memory for units that need them (on a cluster, in its object store, which would spill more
 to disk). Other results are read from the run folder when they are needed."""
 
+SORTED_AGAIN = 1.1
+"""Growth of the number of timed kinds after which the driver puts waiting units in order again."""
+
 Skip: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not run any more. The set never shrinks."""
 Defer: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
@@ -77,6 +80,8 @@ class _Schedule:
     defer: Defer | None = None
     answers: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)  # duration of units that finished in this run
+    timed: dict[str, tuple[float, int]] = field(default_factory=dict)  # seconds and number of units, by kind with a GPU
+    timed_at_next_sorting: float = 1.0  # number of timed kinds at which waiting units are put in order again
     repeating: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
@@ -105,11 +110,8 @@ class _Schedule:
         for unit in waiting:
             for need in self.missing[unit.key]:
                 self.dependents[need].append(unit)
-        ready = self._runnable([unit for unit in waiting if not self.missing[unit.key]])
-        chains = self._gpu_chains(waiting)
-        # Units with finished needs first, as during a run, to complete what an earlier run began. Then those with the
-        # longest chains on GPUs, since GPUs would be idle at the end while the last chain runs alone.
-        self._drain(sorted(ready, key=lambda unit: (not unit.needs, -chains[unit.key])))
+        self.waiting = waiting
+        self._drain(self._in_order(self._runnable([unit for unit in waiting if not self.missing[unit.key]])))
         repeated, self.defer = self._repeatable(), None
         self.repeating |= {unit.key for unit in repeated}
         self._drain(repeated)
@@ -127,12 +129,29 @@ class _Schedule:
             self.answers |= {unit.key: None for unit in ready if unit.is_answer}
         return [unit for unit in ready if not unit.is_answer or unit.key not in self.answers]
 
-    def _gpu_chains(self, waiting: Sequence[Unit]) -> dict[str, int]:
-        """Return the largest number of units with a GPU that must run one after another from each unit on, by key."""
-        chains: dict[str, int] = {}
-        for unit in reversed(waiting):  # a unit comes after the units it needs
+    def _in_order(self, ready: Sequence[Unit]) -> list[Unit]:
+        """Return ready units in the order of their starts.
+
+        Units with finished needs first, to complete what was begun. Then one of each kind with a GPU that was not timed
+        yet. Then those with the longest chains on GPUs: GPUs would be idle at the end while the last chain runs alone.
+        """
+        chains = self._gpu_chains_s()
+        ordered = sorted(ready, key=lambda unit: (bool(unit.needs), chains[unit.key]), reverse=True)
+        untimed = [unit for unit in ordered if unit.resources.gpus and unit.kind_of_work not in self.timed]
+        first_of_kind = {unit.kind_of_work: unit.key for unit in reversed(untimed)}.values()
+        return sorted(ordered, key=lambda unit: (not unit.needs, unit.key not in first_of_kind))
+
+    def _gpu_chains_s(self) -> dict[str, float]:
+        """Return the expected seconds of the longest chain of units with a GPU that begins with each unit, by key.
+
+        A kind of which no unit has ended may take long: it counts as twice the slowest timed one.
+        """
+        means = {kind: total / count for kind, (total, count) in self.timed.items()}
+        unknown_s = 2 * max(means.values(), default=1.0)
+        chains: dict[str, float] = {}
+        for unit in reversed(self.waiting):  # a unit comes after the units it needs
             later = max((chains.get(dependent.key, 0) for dependent in self.dependents.get(unit.key, ())), default=0)
-            chains[unit.key] = later + (unit.resources.gpus > 0)
+            chains[unit.key] = later + (unit.resources.gpus and means.get(unit.kind_of_work, unknown_s))
         return chains
 
     def _emit(self, kind: EventKind, unit: Unit, **details: Any) -> None:
@@ -171,6 +190,10 @@ class _Schedule:
                     if unit.key not in self.skipped:
                         queues.setdefault(unit.resources, deque()).appendleft(unit)
             self._remove_skipped(queues)
+            if len(self.timed) >= self.timed_at_next_sorting:
+                self.timed_at_next_sorting = len(self.timed) * SORTED_AGAIN + 1
+                for kind, queue in queues.items():
+                    queues[kind] = deque(self._in_order(queue) if kind.gpus else queue)
             deferred = self._deferred()
 
     def _deferred(self) -> Set[str]:
@@ -270,6 +293,9 @@ class _Schedule:
                 self.store.write(unit.key, attempt.content)
             self.ran += 1
             self.seconds[unit.key] = attempt.seconds
+            if unit.resources.gpus:
+                total, count = self.timed.get(unit.kind_of_work, (0.0, 0))
+                self.timed[unit.kind_of_work] = total + attempt.seconds, count + 1
             self.finished.add(unit.key)
             fits = self.held_bytes + attempt.table_bytes <= MAX_HELD_BYTES
             if self.users[unit.key] and completion.table is not None and fits:

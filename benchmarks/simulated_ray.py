@@ -120,6 +120,21 @@ class Work:
             ends[unit.key] = self.seconds[unit.key] + max((ends[need] for need in unit.needs), default=0.0)
         return max(ends.values(), default=0.0)
 
+    def shortest_s(self, gpus: int) -> float:
+        """Seconds that no order of the units beats on this number of GPUs, also if units could move while they run.
+
+        Of the units with at least t seconds of work behind them, one ends last, and t seconds follow.
+        """
+        behind = dict.fromkeys((unit.key for unit in self.units), 0.0)
+        for unit in reversed(self.units):
+            for need in unit.needs:
+                behind[need] = max(behind[need], behind[unit.key] + self.seconds[unit.key])
+        shortest, work = self.longest_chain_s, 0.0
+        for unit in sorted(self.units, key=lambda unit: -behind[unit.key]):
+            work += unit.resources.gpus * self.seconds[unit.key]
+            shortest = max(shortest, work / gpus + behind[unit.key])
+        return shortest
+
 
 @dataclass(frozen=True)
 class Played:

@@ -50,6 +50,32 @@ def test_equal_trainings_keep_every_gpu_busy() -> None:
     assert busy(played, gpus=8) > 0.99
 
 
+class Long(Numbered):
+    """Task of another kind of work."""
+
+
+def test_the_kind_that_takes_longest_goes_first_once_it_is_timed() -> None:
+    """Twelve units of one hour, then five of four hours, on four nodes: eight hours at best, 11 in the plan's order.
+
+    One of each kind starts first. After an hour, the kind that has not ended yet goes first.
+    """
+    short = trainings(12)
+    long = tuple(Unit(Long(number), f"long {number}", resources=ON_GPU) for number in range(5))
+    both = work((*short, *long))
+    both = replace(both, seconds={**both.seconds, **{unit.key: 4 * HOUR_S for unit in long}})
+    assert both.shortest_s(4) == 8 * HOUR_S
+    assert play(both, Cluster(4), FREE).makespan_s == pytest.approx(8 * HOUR_S + STARTED_S, abs=5)
+
+
+def test_no_order_is_quicker_than_what_waits_for_all_others() -> None:
+    """Four hours of four GPUs, then one unit of an hour that needs all of them."""
+    before = trainings(16)
+    waits = trainings(1, needs=before, first=16)
+    both = work((*before, *waits))
+    assert both.shortest_s(4) == 5 * HOUR_S > both.longest_chain_s
+    assert play(both, Cluster(4), FREE).makespan_s == pytest.approx(5 * HOUR_S + STARTED_S, abs=5)
+
+
 def test_a_schedule_that_starts_one_unit_at_a_time_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted defect leaves seven of eight GPUs idle."""
     monkeypatch.setattr(RayPool, "capacity", lambda pool, *_: 0 if pool._flights or any(pool._waiting.values()) else 1)
