@@ -128,6 +128,18 @@ def test_the_spec_of_the_example_and_its_space_can_be_planned() -> None:
     assert (entry.audit.mechanism.epsilon, entry.audit.mechanism.model.epochs) == (1.5, 3)
 
 
+@pytest.mark.nightly
+@pytest.mark.ray
+def test_the_example_searches_with_optuna(
+    ray_cluster: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.setattr("sys.argv", ["optuna_search.py", "--trials", "3"])
+    runpy.run_path("examples/tune/optuna_search.py", run_name="__main__")
+    printed = capsys.readouterr().out
+    assert sum(printed.count(verdict) for verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE")) == 3
+
+
 @pytest.mark.nightly  # by day trials run without a Tuner
 @pytest.mark.ray
 def test_a_tuner_runs_audits_next_to_each_other_and_with_workers_of_their_own(

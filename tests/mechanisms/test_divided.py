@@ -27,6 +27,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
+from dpaudit.mechanisms.training import checkpoint
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 from dpaudit.mechanisms.training.recipe import TrainingTask
 
@@ -123,6 +124,28 @@ def test_a_killed_process_fails_the_unit_which_gives_the_same_scores_when_retrie
     scores, others = (report.results[0].scores() for report in (divided, alone))
     assert same(scores["score"].to_numpy(), others["score"].to_numpy())
     assert (scores.drop(columns="score") == others.drop(columns="score")).all(axis=None)
+
+
+@pytest.mark.nightly
+def test_a_retried_training_goes_on_from_its_checkpoint_in_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
+    learner, data = OnCpus(2.0, model=Mlp(epochs=1), mark=str(tmp_path / "killed")), images((20,), 300)
+    compute, positions = Compute(processes=2, scratch=tmp_path / "checkpoints"), list[int]()
+    restore = checkpoint.TrainingCheckpoint.restore
+
+    def noted(self: checkpoint.TrainingCheckpoint, training: PrivateStack) -> int:
+        position = restore(self, training)
+        positions.append(training.steps_done)
+        return position
+
+    monkeypatch.setattr(checkpoint.TrainingCheckpoint, "restore", noted)
+    with pytest.raises(TrainingError, match="ended by SIGKILL"):
+        learner.fit(data, seed=SEED, compute=compute)
+    resumed = learner.fit(data, seed=SEED, compute=compute).logits(data.features)
+    assert positions[0] == 0 < positions[1] <= 6
+    assert same(resumed, learner.fit(data, seed=SEED, compute=Compute()).logits(data.features))
 
 
 @pytest.mark.nightly
