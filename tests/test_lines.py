@@ -10,8 +10,8 @@ ROOT = Path(__file__).parent.parent
 SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
-    "actors": 4806,
-    "benchmarks": 11039,
+    "actors": 4832,
+    "benchmarks": 11525,
     "cluster": 526,
     "dpaudit": 3873,
     "engine": 198,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 78945,
+    "tests": 79116,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
