@@ -17,7 +17,7 @@ SUITE = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER)
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib libraries s3 docs docs-serve demo light-wheel test nightly lowest mutants bench compare evidence pages house chaos \
+.PHONY: diffprivlib libraries s3 docs docs-serve demo light-wheel test nightly lowest mutants bench compare evidence gallery pages house chaos \
 	fuzz lint clean
 
 demo: $(STAMP)
@@ -90,6 +90,15 @@ evidence: $(STAMP)
 	$(BIN)/python -W ignore -m benchmarks.wide_vectors $(FOUND)/wide-vectors.jsonl --write
 	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl --only defect
 	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl --only twin --seeds 3 --write
+	$(BIN)/python -m tools.pages
+
+# Functions of released libraries, each registered, audited, verified: docs/results/gallery.md. An hour; goes on where it was
+# stopped. Libraries that need torch are audited if `make libraries` has installed them.
+LARGE_LIBRARIES := trainers sdv smartnoise-generators anonymeter nvflare
+SMALL_LIBRARIES := $(filter-out $(LARGE_LIBRARIES),$(patsubst requirements/libraries/%.txt,%,$(wildcard requirements/libraries/*.txt)))
+gallery: $(STAMP) $(SMALL_LIBRARIES:%=.venv-%/.installed)
+	mkdir -p build/gallery
+	$(BIN)/python -W ignore -m benchmarks.gallery build/gallery/runs.jsonl --write
 	$(BIN)/python -m tools.pages
 
 # The tables of the pages, from docs/data.

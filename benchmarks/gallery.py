@@ -4,7 +4,7 @@
     python -m benchmarks.gallery RUNS.jsonl [--only NAME ...] [--seeds N] [--folder FOLDER] [--write]
 
 A row is one function with a claim that its documentation states. `dpaudit check` registers it with a seed drawn at
-random and runs it, and `dpaudit verify` checks the run folder, which is below FOLDER (default: that of RUNS.jsonl).
+random and runs it, and `dpaudit verify` checks the run folder, which is below FOLDER (default: build/gallery).
 Functions whose Python is not installed (`make .venv-NAME/.installed`) are left out.
 """
 
@@ -26,6 +26,7 @@ from dpaudit.engine.run.registration import RECEIPT, REGISTRATION
 from dpaudit.engine.run.verifying import verify
 from dpaudit.errors import AuditError
 from dpaudit.plain_files import read_bytes
+from tests.bank.__main__ import in_words
 from tests.bank.libraries import FOLDER, GAUSSIAN, KEYED, LABELLED, ROOT, UPDATE, VALUE, XY, X, added, replaced
 
 WHOLE = {"x": (0, 3)}
@@ -36,6 +37,9 @@ HOURS = {"value": (0.0, 120.0)}
 SEX_AND_JOB = {"sex": ["f", "m"], "job": ["a", "b", "c"]}
 LOCAL = "one user's value"
 EPSILON = "docstring: `epsilon` is the privacy budget"
+GUARANTEE = "docstring: `epsilon` is the privacy guarantee"
+PARAMETER = "docstring: `epsilon` is the privacy parameter"
+ARGUMENT = "argument `epsilon`"
 IN_WORDS = {Scope.FLOATING_POINT: "low digits", Scope.BEYOND_SCHEMA: "rows beyond the schema"}
 assert set(IN_WORDS) <= set(SIDE_SCOPES)
 
@@ -85,10 +89,11 @@ def _diffprivlib(
     called: str, name: str, schema: Any, claim: Claim, package: str = "diffprivlib", **settings: Any
 ) -> Released:
     function = f"diffprivlib_functions:{name}"
-    return Released(package, package, called, function, "array", schema, claim, EPSILON, settings=settings)
+    return Released(package, package, called, function, "array", schema, claim, PARAMETER, settings=settings)
 
 
-def _local(package: str, called: str, name: str, schema: Any, claim: Claim, source: str = EPSILON) -> Released:
+def _local(package: str, called: str, name: str, schema: Any, claim: Claim, source: str = "") -> Released:
+    source = source or (GUARANTEE if package == "multi-freq-ldpy" else EPSILON)
     file = {"pure-ldp": "pure_ldp", "multi-freq-ldpy": "multi_freq_ldpy"}.get(package, "noisy_columns")
     function = f"{file}_functions:{name}"
     return Released("local-protocols", package, called, function, "array", schema, claim, source, LOCAL)
@@ -101,7 +106,7 @@ def _opendp(python: str, name: str) -> Released:
 
 
 def _pydp(algorithm: str, name: str) -> Released:
-    source = "argument `epsilon` of the algorithm"
+    source = ARGUMENT
     return Released("python-dp", "python-dp", algorithm, f"pydp_functions:{name}", "array", X, added(1.0), source)
 
 
@@ -113,7 +118,7 @@ def _synthesizer(python: str, called: str, name: str, claim: Claim, **settings: 
 
 
 def _statistic(name: str, relation: Any = replaced) -> Released:
-    function, source = "small_libraries_functions:statistic", "docstring: `epsilon` is the privacy budget"
+    function, source = "small_libraries_functions:statistic", EPSILON
     where = ("small-libraries", "diff-priv-laplace-python", f"DiffPrivStatistics.{name}", function, "list", VALUE)
     return Released(*where, relation(1.0), source, settings={"name": name})
 
@@ -161,15 +166,15 @@ GALLERY: tuple[Released, ...] = (
     ),
     Released(
         *("small-libraries", "eeprivacy", "PrivateClampedMean", "small_libraries_functions:energy_mean"),
-        *("list", VALUE, replaced(1.0), EPSILON),
+        *("list", VALUE, replaced(1.0), ARGUMENT),
     ),
     Released(
         *("small-libraries", "eeprivacy", "PrivateClampedSum", "small_libraries_functions:energy_sum"),
-        *("list", VALUE, replaced(1.0), EPSILON),
+        *("list", VALUE, replaced(1.0), ARGUMENT),
     ),
     Released(
         *("small-libraries", "diffpriv-pure", "private_count", "small_libraries_functions:count", "list", VALUE),
-        *(added(1.0), "docstring: a private count for `epsilon`"),
+        *(added(1.0), ARGUMENT),
     ),
     _diffprivlib("tools.mean", "mean", X, replaced(1.0)),
     _diffprivlib("tools.nanmean", "nan_mean", X, replaced(1.0)),
@@ -203,14 +208,14 @@ GALLERY: tuple[Released, ...] = (
     *(
         Released(
             *(python, "smartnoise-sql", "approx_bounds", "smartnoise_sql_functions:found_bounds", "frame", KEYED),
-            *(added(1.0), "docstring: `epsilon`, the privacy budget to spend"),
+            *(added(1.0), EPSILON),
         )
         for python in ("smartnoise-sql", "smartnoise-sql-1.0.0")
     ),
     *(
         Released(
             *(python, "smartnoise-synth", "DPcovariance", "smartnoise_synth_functions:covariance", "frame", XY),
-            *(replaced(1.0), "argument `epsilon` of the class"),
+            *(replaced(1.0), ARGUMENT),
         )
         for python in ("smartnoise-synth", "smartnoise-synth-1.0.5")
     ),
@@ -228,7 +233,7 @@ GALLERY: tuple[Released, ...] = (
     ),
     Released(
         *("dpart", "dpart", "engines.Independent", "dpart_functions:independent", "frame", VALUE, added(1.0)),
-        "argument `epsilon` of the engine",
+        ARGUMENT,
     ),
     Released(
         *("jax-privacy", "jax_privacy", "clipped_grad, gaussian_privatizer", "jax_privacy_functions:gradient_step"),
@@ -252,7 +257,7 @@ GALLERY: tuple[Released, ...] = (
     ),
     Released(
         *("dpmm", "dpmm", "PrivBayesPipeline, values given", "dpmm_generators:PrivBayes", "frame", SEX_AND_JOB),
-        *(added(1.0, 1e-5), "docstring: `epsilon` and `delta` of the pipeline"),
+        *(added(1.0, 1e-5), "arguments `epsilon` and `delta`"),
         settings={"domain": SEX_AND_JOB},
     ),
 )
@@ -269,7 +274,7 @@ def cases(seeds: int, folder: str) -> Iterator[dict[str, Any]]:
 
 
 def run(function: str, run: int, folder: str) -> dict[str, Any]:
-    """Register and check one function with a tenth of the usual calls, and verify the run folder."""
+    """Register and check one function with an eighth of the usual calls, and verify the run folder."""
     row, place = BY_NAME[function], Path(folder or "build/gallery")
     place.mkdir(parents=True, exist_ok=True)
     output = place / f"{re.sub(r'[^a-z0-9]+', '-', function.lower())}-{run}"
@@ -334,7 +339,7 @@ def groups(line: Mapping[str, Any]) -> list[tuple[dict[str, str], Mapping[str, A
 
 
 def columns(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return claim, unit, verdict, bound, sensitivity and receipt of the first check of a function."""
+    """Return the verdicts of all checks of a function, and bound, sensitivity and receipt of the first one."""
     line = checks[0]
     row, factor, maximum = BY_NAME[line["function"]], line.get("factor"), line.get("maximum")
     sides = [IN_WORDS[Scope(name)] for name in line.get("side", ()) if Scope(name) in IN_WORDS]
@@ -342,12 +347,12 @@ def columns(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         "claim": claim_in_words(row.claim),
         "unit": row.unit,
         "source of the claim": row.source,
-        "verdict": line["verdict"],
+        "verdict": in_words(check["verdict"] for check in checks),
         "epsilon at least": "" if line.get("bound") is None else f"{line['bound']:.2f}",
-        "detectable": "" if factor is None or factor > 8 else f"noise / {factor:.2f}",
-        "maximum": "" if maximum is None else f"{maximum:.2f}",
+        "detectable": "-" if factor is None or factor > 8 else f"noise / {factor:.2f}",
+        "maximum detectable": "" if maximum is None else f"{maximum:.2f}",
         "also found": ", ".join(sides) or "-",
-        "verified": "yes" if line.get("verified") else "no",
+        "verified": "yes" if all(check.get("verified") for check in checks) else "no",
         "receipt": line.get("receipt", "")[:16],
         "seed": str(line.get("seed", "")),
     }
