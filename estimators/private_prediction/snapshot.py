@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints, require_levels
+from dpaudit.estimators.arguments import Floats, require_levels
 from dpaudit.estimators.estimator import Estimator, Replays
 from dpaudit.estimators.two_world.two_sample import RateRegions, epsilon_of_limits
 from dpaudit.registry import register
@@ -51,19 +51,9 @@ class VoteSnapshot:
             object.__setattr__(self, name, values)
 
 
-@dataclass(frozen=True, eq=False)
-class SnapshotTally:
-    """Probabilities of the set in one replay; arrays of shape (2,), for worlds 0 and 1."""
-
-    replay: int
-    runs: Ints  # number of runs, >= 2
-    mean: Floats  # mean probability over the runs
-    variance: Floats  # sample variance of the probabilities
-
-
 @register("estimator", "snapshot", source="After Xia et al. (2026), arXiv:2511.13502; Maurer and Pontil (2009)")
 @dataclass(frozen=True)
-class Snapshot(Estimator[VoteSnapshot, SnapshotTally]):
+class Snapshot(Estimator[VoteSnapshot, VoteSnapshot]):
     """Probabilities of an answer given the votes of independent runs, corrected for the few runs.
 
     Attributes:
@@ -73,7 +63,7 @@ class Snapshot(Estimator[VoteSnapshot, SnapshotTally]):
 
     evidence: ClassVar[type[Any]] = VoteSnapshot
     independent_trials: ClassVar[bool] = True
-    tally_type: ClassVar[type[Any]] = SnapshotTally
+    tally_type: ClassVar[type[Any]] = VoteSnapshot
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -81,25 +71,27 @@ class Snapshot(Estimator[VoteSnapshot, SnapshotTally]):
     def __post_init__(self) -> None:
         require_levels(self.delta, self.confidence)
 
-    def tally(self, evidence: VoteSnapshot) -> SnapshotTally:
-        worlds = evidence.without, evidence.with_record
-        runs, mean, variance = zip(*((world.size, world.mean(), world.var(ddof=1)) for world in worlds), strict=True)
-        return SnapshotTally(evidence.replay, np.array(runs), np.array(mean), np.array(variance))
+    def tally(self, evidence: VoteSnapshot) -> VoteSnapshot:
+        return evidence
 
-    def rates(self, tally: SnapshotTally, error: float) -> tuple[Floats, Floats]:
+    def rates(self, tally: VoteSnapshot, error: float) -> tuple[Floats, Floats]:
         """Return upper limits of the false positive and the miss rate of the set and of its complement, shape (2,)."""
-        logarithm = math.log(8 / error)  # four limits share the error
-        width = np.sqrt(2 * tally.variance * logarithm / tally.runs) + 7 * logarithm / (3 * (tally.runs - 1))
-        low, high = np.clip([tally.mean - width, tally.mean + width], 1e-300, 1.0)
-        return np.array([high[0], 1 - low[0]]), np.array([1 - low[1], high[1]])
+        logarithm, limits = math.log(8 / error), []  # four limits share the error
+        for rates in (tally.without, tally.with_record):
+            width = math.sqrt(2 * rates.var(ddof=1) * logarithm / rates.size) + 7 * logarithm / (3 * (rates.size - 1))
+            limits.append(np.clip([rates.mean() - width, rates.mean() + width], 1e-300, 1.0))
+        (low_0, high_0), (low_1, high_1) = limits
+        return np.array([high_0, 1 - low_0]), np.array([1 - low_1, high_1])
 
-    def lower(self, tally: SnapshotTally, error: float) -> Floats:
+    def lower(self, tally: VoteSnapshot, error: float) -> Floats:
         return epsilon_of_limits(*self.rates(tally, error), self.delta)
 
-    def details(self, replays: Replays[SnapshotTally]) -> Mapping[str, Any]:
+    def details(self, replays: Replays[VoteSnapshot]) -> Mapping[str, Any]:
         """Return the numbers of runs, and the rates as evidence against whole curves."""
         count = replays.every.size
         rates = tuple(self.rates(tally, self._error_of_each(tally, count)) for tally in replays.tallies)
-        runs = np.sum([tally.runs for tally in replays.tallies], axis=0)
-        counts = replays.counted({"runs without": int(runs[0]), "runs with": int(runs[1])})
+        runs = {
+            name: sum(getattr(tally, name).size for tally in replays.tallies) for name in ("without", "with_record")
+        }
+        counts = replays.counted({f"runs {name.replace('_', ' ')}": number for name, number in runs.items()})
         return {"counts": counts, "evidence": (RateRegions(rates, replays.failed),)}
