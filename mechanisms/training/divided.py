@@ -8,7 +8,6 @@ writes checkpoints and returns models.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -21,14 +20,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, distributed
 
-import dpaudit
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.gpu_memory import is_out_of_memory
 
@@ -93,18 +90,15 @@ def train_divided(train: Callable[[Compute], T], train_others: Callable[[Compute
 def _start(job: object) -> _Process:
     """Start a process, and send it what it runs."""
     parent_end, child_end = Pipe()
-    root = str(Path(dpaudit.__file__).absolute().parent.parent)
-    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     process = subprocess.Popen(
         [sys.executable, "-c", START, str(child_end.fileno())],
         pass_fds=(child_end.fileno(),),
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # so that Ctrl-C reaches only the driver
     )
     child_end.close()
     with contextlib.suppress(OSError):  # it has ended, which the first message from it shows
-        parent_end.send_bytes(json.dumps(sys.path).encode())
         parent_end.send_bytes(cloudpickle.dumps(job))
     return process, parent_end
 
@@ -112,7 +106,6 @@ def _start(job: object) -> _Process:
 def serve(number: int) -> None:
     """Train in this process, which ends with the unit's process."""
     connection = Connection(number)
-    sys.path[:] = json.loads(connection.recv_bytes())
     train, group, store, device = cloudpickle.loads(connection.recv_bytes())
     connection.send_bytes(b"up")
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
