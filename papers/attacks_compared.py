@@ -56,7 +56,7 @@ SMALL_NETWORK = replace(image_tables.SMALL, epochs=15)
 SMALL_PATE_FM = replace(
     image_tables.SMALL_PATE_FM, teachers=5, queries=400, answers=200, threshold=2.0, teacher_steps=40, student_steps=100
 )
-"""Learners of images at small scale: 36 trainings, and PATE-FM's teachers, in about 4 minutes of one core."""
+"""Learners of images at small scale: 36 trainings, and PATE-FM's teachers, in about 5 minutes of one core."""
 
 
 @dataclass(frozen=True)
