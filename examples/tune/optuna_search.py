@@ -1,7 +1,7 @@
 """Optuna searches DP-SGD settings with a high accuracy and a small audited epsilon; each trial is a whole audit.
 
     pip install optuna==5.0.0
-    python examples/tune/optuna_search.py [--search random] [--trials 8]
+    python examples/tune/optuna_search.py [--search random] [--trials 8] [--output FOLDER]
 
 Both goals may choose settings, because all bounds hold together: they share the error of the spec.
 """
@@ -25,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--search", choices=["optuna", "random"], default="optuna")
     parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--output", help="folder of the trials; default: ~/ray_results")
     options = parser.parse_args()
     config = {"metric": "test_accuracy", "mode": "max", "num_samples": options.trials, "max_concurrent_trials": 2}
     if options.search == "optuna":
@@ -41,7 +42,7 @@ def main() -> None:
         dpaudit.objective(SPEC, trials=options.trials),
         param_space=space,
         tune_config=tune.TuneConfig(**config),
-        run_config=tune.RunConfig(verbose=0),
+        run_config=tune.RunConfig(storage_path=options.output, verbose=0),
     )
     trials = tuner.fit().get_dataframe()
     columns = ["config/mechanism.epsilon", "config/mechanism.model.epochs"]

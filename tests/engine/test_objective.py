@@ -131,13 +131,14 @@ def test_the_spec_of_the_example_and_its_space_can_be_planned() -> None:
 @pytest.mark.nightly
 @pytest.mark.ray
 def test_the_example_searches_with_optuna(
-    ray_cluster: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("optuna")
-    monkeypatch.setattr("sys.argv", ["optuna_search.py", "--trials", "3"])
+    monkeypatch.setattr("sys.argv", ["optuna_search.py", "--trials", "2", "--output", str(tmp_path)])
     runpy.run_path("examples/tune/optuna_search.py", run_name="__main__")
     printed = capsys.readouterr().out
-    assert sum(printed.count(verdict) for verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE")) == 3
+    assert sum(printed.count(verdict) for verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE")) == 2
+    assert len([*tmp_path.glob("*/*/audit/bounds.json")]) == 2
 
 
 @pytest.mark.nightly  # by day trials run without a Tuner
