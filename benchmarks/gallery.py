@@ -24,7 +24,7 @@ from dpaudit.claims import SIDE_SCOPES, GaussianDP, Relation, Scope
 from dpaudit.engine.run.driver import resume
 from dpaudit.engine.run.registration import RECEIPT, REGISTRATION
 from dpaudit.engine.run.verifying import verify
-from dpaudit.errors import AuditError
+from dpaudit.errors import AuditError, shortened
 from dpaudit.plain_files import read_bytes
 from tests.bank.__main__ import in_words
 from tests.bank.libraries import FOLDER, GAUSSIAN, KEYED, LABELLED, ROOT, UPDATE, VALUE, XY, X, added, replaced
@@ -352,6 +352,7 @@ def columns(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         "detectable": "-" if factor is None or factor > 8 else f"noise / {factor:.2f}",
         "maximum detectable": "" if maximum is None else f"{maximum:.2f}",
         "also found": ", ".join(sides) or "-",
+        "where": shortened(dict(line.get("lines", ())).get("where", "-").replace("|", "/"), 110),
         "verified": "yes" if all(check.get("verified") for check in checks) else "no",
         "receipt": line.get("receipt", "")[:16],
         "seed": str(line.get("seed", "")),
