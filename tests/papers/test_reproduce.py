@@ -134,7 +134,8 @@ def test_each_cell_is_one_training_with_its_claim(tmp_path: Path) -> None:
     claims = [epsilon for _ in study.learners for epsilon in study.epsilons]
     assert [audit.effective_claim.epsilon for audit in first] == pytest.approx([*claims, math.inf])
     assert first[-1].audit.name == "constant predictor"
-    assert not {audit.game.trainings for audit in first} & {audit.game.trainings for audit in second}
+    trainings = [{unit.key for audit in audits for unit in audit.game.trainings} for audits in (first, second)]
+    assert not set.intersection(*trainings)
 
 
 def test_what_is_published_is_computed_from_the_counts_of_the_valid_audit() -> None:
