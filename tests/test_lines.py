@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 79117,
+    "tests": 79118,
     "tools": 1688,
 }
 """Most lines of Python in each room."""
