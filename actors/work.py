@@ -287,7 +287,9 @@ def inlined(work: Unit | Callable[..., Any], *arguments: Any, **keywords: Any) -
 @functools.cache
 def _result_type(returns: Any) -> _ResultType:
     """Return the result type of an annotation, or of a function's return annotation."""
-    annotation = typing.get_type_hints(returns)["return"] if inspect.isroutine(returns) else returns
+    annotation = typing.get_type_hints(returns).get("return") if inspect.isroutine(returns) else returns
+    must = f"{getattr(returns, '__qualname__', returns)} must be annotated with the dataclass that it returns or yields"
+    require(annotation is not None, must)
     if typing.get_origin(annotation) is Outcome:
         (annotation,) = typing.get_args(annotation)
     containers = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Sequence, list, tuple)

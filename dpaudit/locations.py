@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from dpaudit.consent import may_import_from, require_code
-from dpaudit.errors import InputError, UnknownNameError, shortened
+from dpaudit.errors import InputError, UnknownNameError, did_you_mean, shortened
 
 _EXTRA_FOLDERS: list[str] = []
 
@@ -32,8 +32,6 @@ def import_object(location: str) -> Any:
     module, _, attribute = location.partition(":")
     try:
         value: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            value = getattr(value, part)
     except Exception as err:  # the module's own code may raise anything
         where = "its folder must be the current one or in PYTHONPATH"
         if len(allowed) < len(_EXTRA_FOLDERS):
@@ -45,6 +43,14 @@ def import_object(location: str) -> Any:
             f"{shortened(location)!r} must name a class or function that can be imported here, as `module:name`: "
             f"{shortened(err)}; {where}"
         ) from err
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            nearest = did_you_mean(part, vars(value)) if hasattr(value, "__dict__") else ""
+            raise UnknownNameError(
+                f"{shortened(location)!r} must name a class or function, as `module:name`, but {module} has no "
+                f"{shortened(attribute)}{nearest}"
+            )
+        value = getattr(value, part)
     return value
 
 

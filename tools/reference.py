@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
@@ -20,9 +20,9 @@ from click.testing import CliRunner
 
 import dpaudit
 from dpaudit.engine.cli.main import main as command_line
-from dpaudit.engine.cli.names import REQUIRED, described_fields, spec_schema
+from dpaudit.engine.cli.names import OF_CHECK, REQUIRED, described_fields, spec_schema
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
-from dpaudit.engine.request.check import CheckRequest
+from dpaudit.engine.request.check import CheckOptions, CheckRequest
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
 
 SECTION = re.compile(r"^(?:Attributes|Args|Returns|Raises|Source):", re.MULTILINE)
@@ -59,7 +59,8 @@ def spec_page() -> str:
     sections = [f"## {title}\n\n{_summary(part)}\n\n{_fields(part, links)}" for part, title in parts.items()]
     kinds = ", ".join(f"[{plural(kind)}](names/{plural(kind)}.md)" for kind in PACKAGES)
     grid = f"## `grid`\n\n{spec_schema()['properties']['grid']['description']}\n"
-    return "\n".join([lead, *sections, grid, f"## Names\n\nRegistered names by kind: {kinds}.\n"])
+    next_to_check = f"## `effort`, `strict`\n\nThey stand next to `check`.\n\n{_fields(CheckOptions, only=OF_CHECK)}"
+    return "\n".join([lead, *sections, next_to_check, grid, f"## Names\n\nRegistered names by kind: {kinds}.\n"])
 
 
 def _inner(part: type) -> Iterator[tuple[str, type]]:
@@ -80,10 +81,12 @@ def _summary(part: type) -> str:
     return inspect.cleandoc(part.__doc__ or "").partition("\n\n")[0]
 
 
-def _fields(part: type, links: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a list of the fields of a part; `links` maps names of types to the sections that describe them."""
+def _fields(part: type, links: Mapping[str, str] = MappingProxyType({}), *, only: Collection[str] = ()) -> str:
+    """Return a list of fields of a part, all or `only` some; `links` maps types to the sections that describe them."""
     lines = []
     for field in described_fields(part):
+        if only and field.name not in only:
+            continue
         kind = field.type.partition(" ")[2]
         section = next((links[word] for word in re.findall(r"\w+", field.type) if word in links), "")
         if kind in PACKAGES:

@@ -137,6 +137,10 @@ def schema() -> None:
     show_lines(json.dumps(spec_schema(), indent=1))
 
 
+OF_CHECK = ("effort", "strict")
+"""Fields that a spec has only next to `check`."""
+
+
 def spec_schema() -> Schema:
     """Return the JSON Schema (draft 2020-12) of a spec, with all names, fields, types and meanings.
 
@@ -144,9 +148,9 @@ def spec_schema() -> Schema:
     """
     # These import libraries that `dpaudit list` and `show` do not need.
     from dpaudit.engine.request.audit_spec import Audit, AuditSpec
-    from dpaudit.engine.request.check import CheckRequest
+    from dpaudit.engine.request.check import CheckOptions, CheckRequest
 
-    fields, spec, check = map(fields_schema, (Audit, AuditSpec, CheckRequest))
+    fields, spec, check, options = map(fields_schema, (Audit, AuditSpec, CheckRequest, CheckOptions))
     name, audits = fields["properties"].pop("name"), spec["properties"].pop("audits")
     # Fields at the top are defaults for all audits, so an audit may lack even required fields.
     entry = {"type": "object", "properties": {**fields["properties"], "name": name}, "additionalProperties": False}
@@ -156,6 +160,7 @@ def spec_schema() -> Schema:
         "audits": {**audits, "items": entry},
         "grid": GRID,
         "check": {**check, "description": spec["properties"]["together"]["description"]},
+        **{name: options["properties"][name] for name in OF_CHECK},
     }
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -119,7 +119,7 @@ def call_cost(
     if len(outcomes) >= MIN_FAILED_BATCH and outcomes[0][0] and len(set(outcomes)) == 1:
         raise SpecError(
             f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}). It failed on all "
-            f"{len(outcomes)} tables: {outcomes[0][0]}"
+            f"{len(outcomes)} tables: {outcomes[0][0]}. Ranges arrive as numbers, dates too, and other values as words"
         )
     seconds, slowest = max(durations, default=(limit_s, 0))
     if seconds > TIMING_S:  # one of them was enough

@@ -18,6 +18,7 @@ from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.exits import tell
 from dpaudit.engine.request.audit_spec import ACCOUNTANT, AuditSpec, RunOptions
+from dpaudit.engine.request.build import named_part
 from dpaudit.engine.request.check import (
     PLANNING_MESSAGE,
     CheckOptions,
@@ -181,6 +182,8 @@ def _require_no_function(mechanism: Any, claim: object, *, options_given: bool) 
             f"but there is no schema. {give}"
         )
     if claim is not None and claim != ACCOUNTANT and not isinstance(claim, Claim):
+        if isinstance(mechanism, str) and ":" not in mechanism:
+            named_part("mechanism", mechanism)  # refuses an unknown name
         raise SpecError(
             f"claim={shortened(claim)} is a claim for a function on rows, which needs a schema. {give}. The claim of a "
             "mechanism is a Claim(epsilon, delta, relation), or a field in its spec"

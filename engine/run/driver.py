@@ -148,17 +148,30 @@ def _terminal() -> Iterator[IO[str]]:
         yield terminal
 
 
+@dataclasses.dataclass(frozen=True)
+class Before:
+    """A run as it began, if most of its units have run before its plan does."""
+
+    began: float  # by `time.monotonic`
+    finished: frozenset[str]  # keys of units that earlier runs had finished
+
+
 def run_plan(
-    plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), answers: Mapping[str, Any] | None = None
+    plan: Plan,
+    place: str | Path,
+    listeners: Sequence[Listener] = (),
+    answers: Mapping[str, Any] | None = None,
+    before: Before | None = None,
 ) -> Report:
     """Run the unfinished units of a plan and write the run folder.
 
     Args:
         answers: Results of audits that were read in this process, as in a `RunOutcome`.
+        before: For a sweep, what had finished when it began; None counts from now.
     Raises: RunError if another driver holds the folder or it cannot be written; SpecError if it contains other files.
     """
     with open_run_folder(place, listeners) as folder:
-        return _run_in(plan, folder, place, listeners, fresh=True, answers=answers)
+        return _run_in(plan, folder, place, listeners, fresh=True, answers=answers, before=before)
 
 
 def _run_in(
@@ -169,8 +182,9 @@ def _run_in(
     *,
     fresh: bool,
     answers: Mapping[str, Any] | None = None,
+    before: Before | None = None,
 ) -> Report:
-    began = time.monotonic()
+    began = time.monotonic() if before is None else before.began
     with locked_folder(folder):
         require_registered(plan, folder)
         changes = _write_plan(plan, folder, place, fresh=fresh)
@@ -182,6 +196,9 @@ def _run_in(
                     for stage in (*changes, f"running {len(plan.units)} units"):
                         events.emit(Event(EventKind.STAGE, detail=stage))
                     outcome = run_missing(plan, folder, store, events, checkpoints_of(place), began, answers=answers)
+                    if before is not None:
+                        ran, earlier = outcome.finished - before.finished, outcome.finished & before.finished
+                        outcome = dataclasses.replace(outcome, ran=len(ran), reused=store.provenance(earlier))
                     events.emit(Event(EventKind.STAGE, detail="estimating"))
                     report = _report(plan, outcome, store, folder, place, began)
                     verdicts = ", ".join(dict.fromkeys(str(result.verdict) for result in report.answers))

@@ -32,7 +32,7 @@ from dpaudit.engine.request.build import build_dataclass
 from dpaudit.engine.request.loading import configurations
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, Rungs, SubjectTo, Sweep
-from dpaudit.engine.run.driver import event_listeners, run_missing, run_plan
+from dpaudit.engine.run.driver import Before, event_listeners, run_missing, run_plan
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, locked_folder, open_run_folder, place_of
 from dpaudit.engine.run.run_status import CONFIGURATIONS
@@ -240,12 +240,13 @@ def _carry_out(
         ):
             request.write(folder)
             store, events = UnitStore(folder / "units"), EventStream(log, *listening)
+            before = Before(began, frozenset(file.stem for file in (folder / "units").glob("*.parquet")))
             running = _SweepRun(request, folder, place, store, events, began, config)
             plan, answers, best = running.audit(known_configurations if tuner is None else running.explore(tuner))
         if best is not None:
             reaudit_folder = join_place(place, REAUDIT) if is_remote(place) else Path(place) / REAUDIT
             run_plan(make_plan(request.reaudit_spec(best)), reaudit_folder, listening)
-        return SweepResult(run_plan(plan, place, listening, answers))
+        return SweepResult(run_plan(plan, place, listening, answers, before))
 
 
 def _require_plannable(request: Request) -> None:

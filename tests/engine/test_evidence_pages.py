@@ -143,11 +143,11 @@ def test_metrics_are_printed_with_their_errors() -> None:
 def test_utility_has_standard_errors_and_the_accuracy_of_the_most_frequent_label() -> None:
     """75 of 100 rows have class 0, which the model predicts for all: accuracy 75 %, error sqrt(0.75 * 0.25 / 100)."""
     test = Examples(np.zeros((100, 1), np.float32), (np.arange(100) % 4 == 3).astype(np.int64), classes=2)
-    measured = utility(Constant(), test)
-    assert (measured.test_accuracy, measured.majority_accuracy) == (0.75, 0.75)
-    assert measured.test_accuracy_error == pytest.approx(math.sqrt(0.75 * 0.25 / 100))
-    assert measured.test_log_loss_error == pytest.approx(math.log(9) * math.sqrt(0.75 * 0.25 / 100))
-    assert accuracy_metrics(0.75, test)["test_accuracy_error"] == measured.test_accuracy_error
+    measured = utility(Constant(), test, {})
+    assert (measured["test_accuracy"], measured["majority_accuracy"]) == (0.75, 0.75)
+    assert measured["test_accuracy_error"] == pytest.approx(math.sqrt(0.75 * 0.25 / 100))
+    assert measured["test_log_loss_error"] == pytest.approx(math.log(9) * math.sqrt(0.75 * 0.25 / 100))
+    assert accuracy_metrics(0.75, test)["test_accuracy_error"] == measured["test_accuracy_error"]
 
 
 class Constant:
