@@ -170,11 +170,17 @@ def write_receipt(folder: Path, plan: Plan) -> None:
 
 
 def receipt_of(folder: Path, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the hashes of the files of a run folder: its registration, finished units and answer."""
+    """Return the hashes of the files of a run folder: registration, finished units, answer, and their copies."""
     store = UnitStore(folder / "units")
-    files = {key: hashlib.sha256(read_bytes(Path(store.path(key)))).hexdigest() for key in sorted(store.finished(keys))}
-    named = {name: hashlib.sha256(read_bytes(folder / name)).hexdigest() for name in (REGISTRATION, "bounds.json")}
-    return {"registration": named[REGISTRATION], "units": files, "answer": named["bounds.json"]}
+    files = {key: file_hash(Path(store.path(key))) for key in sorted(store.finished(keys))}
+    copies = {name: file_hash(folder / name) for name in (SPEC, "bounds.parquet") if (folder / name).exists()}
+    named = {"registration": file_hash(folder / REGISTRATION), "answer": file_hash(folder / "bounds.json")}
+    return {**named, "units": files, "copies": copies}
+
+
+def file_hash(path: Path) -> str:
+    """Return the hash of a file, in hexadecimal digits."""
+    return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
 def sha256(text: str) -> str:

@@ -27,6 +27,7 @@ from dpaudit.engine.run.registration import (
     RECEIPT,
     Registration,
     entry_in,
+    file_hash,
     public_facts,
     receipt_of,
     require_chain,
@@ -42,6 +43,7 @@ COMPARED = ("name", "seed", "confidence", "joint", "results")
 UNKNOWN = (
     "that the scores came from the stated mechanism and data: `--replay`, with both at hand, runs them again",
     "earlier runs, registrations elsewhere, and the time of an entry, unless others keep or sign the registry",
+    "what report.html and other pages say: `dpaudit report` writes them again from the numbers that were checked",
 )
 """Facts that no receipt shows."""
 
@@ -96,6 +98,7 @@ def verify(
         checked += [f"{tossed:,} coins follow from the seed"] if tossed else []
         verdicts = _answer(plan, folder, run)
         checked.append("bounds, p-values and verdicts follow from the counts, to the last digit")
+        _copies_of_scores(folder)
         if replay:
             consent = Consent(allow_code, allow_network, allow_files)
             checked.append(_replay(registration, folder, store, consent))
@@ -143,7 +146,11 @@ def _units(plan: Plan, folder: Path, store: UnitStore) -> str:
     current = receipt_of(folder, sorted(keys))
     differing = [name for name, value in current.items() if receipt[name].value != value]
     if differing:
-        raise _rejected(f"the files are not those of the receipt: {', '.join(differing)}")
+        stated: Any = receipt[differing[0]].value
+        files = current[differing[0]]
+        changed = [name for name in files if stated.get(name) != files[name]] if isinstance(files, dict) else []
+        which = f" ({shortened(', '.join(changed))})" if changed else ""
+        raise _rejected(f"the files are not those of the receipt: {', '.join(differing)}{which}")
     finished, policy = set(current["units"]), Policy(plan, store)
     missing = keys - finished
     needed = missing - policy.skippable(finished, frozenset()) - policy.waiting(finished, frozenset())
@@ -153,6 +160,14 @@ def _units(plan: Plan, folder: Path, store: UnitStore) -> str:
     if others := {path.stem for path in (folder / "units").glob("*.parquet")} - keys - follow_ups:
         raise _rejected(f"{len(others)} units belong to another run")
     return f"{len(finished)} units are those of the plan, each with its hash in the receipt"
+
+
+def _copies_of_scores(folder: Path) -> None:
+    """Check that the scores for other readers are files of units, whose hashes were checked before."""
+    of_units = {file_hash(file) for file in (folder / "units").glob("*.parquet")}
+    for file in sorted((folder / "scores").glob("*/*.parquet")):
+        if file_hash(file) not in of_units:
+            raise _rejected(f"{file.relative_to(folder)} is not the file of a unit: its scores were changed")
 
 
 def _scores(plan: Plan, store: UnitStore) -> tuple[int, int, list[str]]:

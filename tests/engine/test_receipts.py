@@ -204,6 +204,15 @@ def with_strangers(run: Path, other: Path) -> None:
             shutil.copyfile(file, run / "units" / file.name)
 
 
+def copy_of_scores_changed(run: Path) -> None:
+    """Change the scores that a person reads, not those of the unit."""
+    file = next((run / "scores").glob("*/*.parquet"))
+    content = file.read_bytes()
+    file.unlink()  # it may be a link to the unit's file
+    file.write_bytes(content[:-20] + bytes(20))
+    signed_again(run)
+
+
 FORGERIES: dict[str, tuple[Edit, str]] = {
     "a score": (lambda run: with_scores(run, other_score, counted=False), "counts"),
     "a score and its counts": (lambda run: with_scores(run, better_guesses, counted=True), "answer"),
@@ -235,6 +244,15 @@ FORGERIES: dict[str, tuple[Edit, str]] = {
         "receipt: answer",
     ),
     "no receipt": (lambda run: (run / RECEIPT).unlink(), "no receipt"),
+    "the copy of a score": (copy_of_scores_changed, r"scores/.* is not the file of a unit"),
+    "the claim of the spec": (
+        lambda run: (run / "spec.yaml").write_text((run / "spec.yaml").read_text().replace("1.0", "3.0")),
+        r"receipt: copies \(spec.yaml\)",
+    ),
+    "the answer as a table": (
+        lambda run: (run / "bounds.parquet").write_bytes((run / "bounds.parquet").read_bytes() + b" "),
+        r"receipt: copies \(bounds.parquet\)",
+    ),
 }
 
 
