@@ -10,14 +10,14 @@ ROOT = Path(__file__).parent.parent
 SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
-    "actors": 4832,
+    "actors": 4834,
     "benchmarks": 11531,
     "cluster": 526,
-    "dpaudit": 3873,
+    "dpaudit": 3875,
     "engine": 198,
     "engine/answer": 4360,
     "engine/attacks": 1186,
-    "engine/cli": 2326,
+    "engine/cli": 2331,
     "engine/data": 3909,
     "engine/estimate": 1440,
     "engine/figures": 596,
@@ -26,8 +26,8 @@ LIMITS = {
     "engine/planning": 727,
     "engine/report": 868,
     "engine/request": 2737,
-    "engine/run": 3181,
-    "engine/sweep": 1076,
+    "engine/run": 3222,
+    "engine/sweep": 1077,
     "estimators": 11425,
     "examples": 1854,
     "language_models": 1,
@@ -45,8 +45,8 @@ LIMITS = {
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 79118,
-    "tools": 1688,
+    "tests": 79136,
+    "tools": 1691,
 }
 """Most lines of Python in each room."""
 
