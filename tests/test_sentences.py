@@ -44,7 +44,7 @@ def test_a_number_that_moved_in_its_file_is_found() -> None:
 def test_a_false_number_of_a_paragraph_is_found() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert faults(of_page(PAGE, text)) == []
-    for number in (re.search(r"lists (\d+) printed", text), re.search(r"rectangle is (3\.\d+), not", text)):
+    for number in (re.search(r"lists (\d+) values", text), re.search(r"rectangle is (3\.\d+), not", text)):
         assert number is not None
         wrong = number[1] + "1"
         (line,) = faults(of_page(PAGE, text[: number.start(1)] + wrong + text[number.end(1) :]))
