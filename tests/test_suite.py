@@ -139,7 +139,7 @@ def test_processor_time_of_children_counts(tmp_path: Path) -> None:
         child.stdout.readline()
         running = processor_s()
         child.communicate()
-    assert before < running <= processor_s()
+    assert before < running <= processor_s() + 1e-6  # the parts are added in another order
     assert running - before > 0.01
 
 

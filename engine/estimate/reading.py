@@ -43,7 +43,7 @@ GroupScore = Literal["max", "mean", "logsumexp"]
 """Rule that combines the scores of a canary's rows."""
 INDEPENDENT = (
     "assumes that each row comes from a separate training; many canaries of one training need the method "
-    "simultaneous-guess-count, or random-subset if a shuffled split chose its rows"
+    "simultaneous-guess-count, or random-subset if a random split chose its rows"
 )
 FAIR_COINS = "assumes that a separate fair coin decided each canary's membership"
 OTHER_COINS = "for coins of another probability, name the method rare-canaries and its `rate`"

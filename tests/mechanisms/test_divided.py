@@ -102,13 +102,14 @@ def test_the_steps_are_those_of_one_process_until_one_of_two_is_killed(tmp_path:
     """The observer of the unit's process sees the noisy sum of the whole batch; noise is added once."""
     learner = OnCpus(2.0, model=Mlp(epochs=1), mark=str(tmp_path / "killed"))
     alone, divided = list[NDArray[Any]](), list[NDArray[Any]]()
+    children = child_processes()  # of other tests of this process
     watched(learner, 1, alone)
     with pytest.raises(TrainingError, match="one of the 2 processes of the training ended by SIGKILL"):
         watched(learner, 2, divided)
     assert len(divided) in (5, 6)  # the last sum may be sent to a process that is ended already
     assert len(alone) == learner.steps()
     assert same(np.stack(divided), np.stack(alone[: len(divided)]))
-    assert not child_processes()
+    assert child_processes() <= children
     assert not distributed.is_initialized()
 
 

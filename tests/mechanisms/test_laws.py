@@ -951,13 +951,13 @@ SUMMARIES = [
         "answers",
     ),
     *bulk_and_alone(
-        "random-forest-exponential",
+        "random-forest",
         PrivateForest(0.25, trees=2, depth=2, selection="exponential"),
         PrivateForest(0.25, trees=2, depth=2),
         forest_answers,
         exponential_forest_chances(0.25),
         forest_chances(0.25),
-        "answers",
+        "answers, exponential",
     ),
     *bulk_and_alone("logistic-output-perturbation", PERTURBED, None, directions, [1 / 8] * 8, [], "directions"),
 ]
