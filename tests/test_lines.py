@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1314,
     "synthetic_tables/games": 3080,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 79136,
+    "tests": 79137,
     "tools": 1691,
 }
 """Most lines of Python in each room."""
