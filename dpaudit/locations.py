@@ -44,13 +44,13 @@ def import_object(location: str) -> Any:
             f"{shortened(err)}; {where}"
         ) from err
     for part in attribute.split("."):
-        if not hasattr(value, part):
+        try:
+            value = getattr(value, part)
+        except Exception as err:  # a module may compute its attributes
             nearest = did_you_mean(part, vars(value)) if hasattr(value, "__dict__") else ""
             raise UnknownNameError(
-                f"{shortened(location)!r} must name a class or function, as `module:name`, but {module} has no "
-                f"{shortened(attribute)}{nearest}"
-            )
-        value = getattr(value, part)
+                f"{shortened(location)!r} must name a class or function, as `module:name`: {shortened(err)}{nearest}"
+            ) from err
     return value
 
 

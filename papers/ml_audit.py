@@ -371,27 +371,13 @@ def _moved(surrogate: Surrogate, worlds: Worlds, n: int) -> float:
 @register("reproduction", "ml-audit figure-4", source="Lu et al. (2022), Figure 4a")
 def figure_4(options: Options) -> Reproduction:
     """Naive Bayes: attacks on the classes and on the means, and counts that reveal the number of records."""
-    trainings = panels.TRAININGS[options.scale]
     lines: dict[str, tuple[Any, Poisoning]] = {
         "classes and means": (panels.bayes, CornerFlip()),
         "means alone": (panels.bayes, FarCorner()),
         "counts that sum to n": (NaiveBayesExposedSize, Remove()),
     }
     audits = tuple(
-        Audit(
-            make(epsilon),
-            Iris(),
-            game=Neighbours(
-                trials=trainings,
-                search=trainings,
-                stack=max(2, trainings // 2),
-                poisoning=poisoning,
-                copies=1 if isinstance(poisoning, Remove) else panels.copies_at(epsilon),
-            ),
-            attack=panels.ATTACK,
-            split=panels.WHOLE,
-            name=f"{name}, epsilon={epsilon:g}",
-        )
+        _iris_audit(make(epsilon), poisoning, name, options, epsilon, data=Iris())
         for name, (make, poisoning) in lines.items()
         for epsilon in panels.EPSILONS[options.scale]
     )
@@ -425,7 +411,6 @@ class OneScore:
 @register("reproduction", "ml-audit figure-4b", source="Lu et al. (2022), Figure 4b")
 def figure_4b(options: Options) -> Reproduction:
     """Logistic regression: from ClipBKD and one score to crafted records and a learned output set, step by step."""
-    trainings = panels.TRAININGS[options.scale]
     ours = OpposingRecords(panels.PENALTY)
     lines: dict[str, tuple[Poisoning, bool]] = {
         "ClipBKD": (ClipBackdoorPair(), True),
@@ -434,22 +419,12 @@ def figure_4b(options: Options) -> Reproduction:
         "our records and output set": (ours, False),
     }
     data = panels.first_class(Iris())
+
+    def learner(epsilon: float, one_score: bool) -> Any:
+        return OneScore(panels.output(epsilon)) if one_score else panels.output(epsilon)
+
     audits = tuple(
-        Audit(
-            OneScore(panels.output(epsilon)) if one_score else panels.output(epsilon),
-            data,
-            game=Neighbours(
-                trials=trainings,
-                search=trainings,
-                stack=max(2, trainings // 2),
-                poisoning=poisoning,
-                copies=panels.copies_at(epsilon),
-                scale="ball",
-            ),
-            attack=panels.ATTACK,
-            split=panels.WHOLE,
-            name=f"{name}, epsilon={epsilon:g}",
-        )
+        _iris_audit(learner(epsilon, one_score), poisoning, name, options, epsilon, data=data, scale="ball")
         for name, (poisoning, one_score) in lines.items()
         for epsilon in panels.EPSILONS[options.scale]
     )
@@ -459,28 +434,39 @@ def figure_4b(options: Options) -> Reproduction:
 @register("reproduction", "ml-audit forests", source="Lu et al. (2022), Figure 2 and section 4.1, random forest")
 def forests(options: Options) -> Reproduction:
     """Forests on iris, whose leaves answer by the exponential mechanism, as printed, or as diffprivlib's do."""
-    trainings, data = panels.TRAININGS[options.scale], panels.first_class(Iris())
+    data = panels.first_class(Iris())
     attacks: dict[str, Poisoning] = {"farthest-flip": FarthestFlip(), "corner-flip": CornerFlip()}
     audits = tuple(
-        Audit(
+        _iris_audit(
             replace(panels.forest(epsilon), selection=selection),
-            data,
-            game=Neighbours(
-                trials=trainings,
-                search=trainings,
-                stack=max(2, trainings // 2),
-                poisoning=poisoning,
-                copies=panels.copies_at(epsilon),
-            ),
-            attack=panels.ATTACK,
-            split=panels.WHOLE,
-            name=f"{selection} and {attack}, epsilon={epsilon:g}",
+            poisoning,
+            f"{selection} and {attack}",
+            options,
+            epsilon,
+            data=data,
         )
         for selection in get_args(Selection)
         for attack, poisoning in attacks.items()
         for epsilon in panels.EPSILONS[options.scale]
     )
     return _on_iris(audits, "random forest", options, "forests")
+
+
+def _iris_audit(
+    mechanism: Any, poisoning: Poisoning, name: str, options: Options, epsilon: float, *, data: Any, **settings: Any
+) -> Audit:
+    """Return the audit of a learner on iris by a poisoning at a claim; `settings` are further fields of the game."""
+    trainings = panels.TRAININGS[options.scale]
+    game = Neighbours(
+        trials=trainings,
+        search=trainings,
+        stack=max(2, trainings // 2),
+        poisoning=poisoning,
+        copies=1 if isinstance(poisoning, Remove) else panels.copies_at(epsilon),
+        **settings,
+    )
+    title = f"{name}, epsilon={epsilon:g}"
+    return Audit(mechanism, data, game=game, attack=panels.ATTACK, split=panels.WHOLE, name=title)
 
 
 def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: str) -> Reproduction:

@@ -119,6 +119,9 @@ def check(
     Raises: SpecError if no game fits; DataError for bad data; RunError if the run fails.
     """
     began, stated = monotonic(), claim
+    require(
+        unit is None or not until_decided, "a registered check has one run", do="leave out until_decided or the unit"
+    )
     if schema is not None:
         mechanism, made_data = function_on_rows(
             mechanism,
@@ -150,9 +153,6 @@ def check(
     about = f"{stated.epsilon:g} {stated.delta:g}" if isinstance(stated, Claim) else "" if stated is None else stated
     named = spec if name else replace(spec, name=f"{spec.name} {about}".rstrip())
     output_folder = default_run_folder(named) if output is None else output
-    require(
-        unit is None or not until_decided, "a registered check has one run", do="leave out until_decided or the unit"
-    )
     if unit is not None:
         register(spec, unit=unit, output=output_folder, registry=registry, seed=seed)
     try:

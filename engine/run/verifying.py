@@ -163,8 +163,8 @@ def _units(plan: Plan, folder: Path, store: UnitStore) -> str:
 
 
 def _copies_of_scores(folder: Path) -> None:
-    """Check that the scores for other readers are files of units, whose hashes were checked before."""
-    of_units = {file_hash(file) for file in (folder / "units").glob("*.parquet")}
+    """Check that the scores for other readers are files of units, whose hashes in the receipt were checked before."""
+    of_units = set(StatedValue.parse(read_bytes(folder / RECEIPT), RECEIPT)["units"].value.values())
     for file in sorted((folder / "scores").glob("*/*.parquet")):
         if file_hash(file) not in of_units:
             raise _rejected(f"{file.relative_to(folder)} is not the file of a unit: its scores were changed")
